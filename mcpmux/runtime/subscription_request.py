@@ -52,10 +52,10 @@ class _Wish:
 
     @property
     def is_open(self) -> bool:
-        """Whether a session is to be asked for it."""
+        """Whether another session is to be asked for it."""
         # Some servers offer subscriptions in one era only: then the session of the other era is asked.
-        is_offered = self.refusal is None or self.refusal.code == METHOD_NOT_FOUND
-        return is_offered and bool(self.tellers)
+        refusal = self.refusal
+        return refusal is not None and refusal.code == METHOD_NOT_FOUND and bool(self.tellers)
 
 
 class SubscriptionRequest:
@@ -77,14 +77,14 @@ class SubscriptionRequest:
         """Subscribe the client to `uris`. Return the errors of those that are refused."""
         open_wishes = wishes = [_Wish(uri) for uri in uris]
         try:
-            await _side_by_side(wishes, partial(self._resolve, interception))
-            while open_wishes := [wish for wish in open_wishes if wish.is_open]:
-                await _side_by_side(open_wishes, self._join)
+            while open_wishes:
+                await _side_by_side(open_wishes, partial(self._join, interception))
                 asked: dict[Upstream, list[_Wish]] = {}
                 for wish in open_wishes:
                     if wish.upstream is not None:
                         asked.setdefault(wish.upstream, []).append(wish)
                 await _side_by_side(list(asked.items()), self._agree)
+                open_wishes = [wish for wish in open_wishes if wish.is_open]
         finally:
             for wish in wishes:
                 self._leave(wish)
@@ -105,8 +105,12 @@ class SubscriptionRequest:
             forget_frames(error)  # those of thousands of URIs would take much memory
             wish.refusal = error
 
-    async def _join(self, wish: _Wish) -> None:
+    async def _join(self, interception: Interception | None, wish: _Wish) -> None:
         """Subscribe at the hub to a wish, before its next session is asked. Sets its refusal otherwise."""
+        if wish.refusal is None:  # no session was asked yet
+            await self._resolve(interception, wish)
+        if not wish.tellers:
+            return
         upstream = wish.tellers.pop(0)
         try:
             await upstream.supervision.expect("resources", "subscribe")
@@ -131,7 +135,7 @@ class SubscriptionRequest:
         agreed = await subscriber.ensure_all([wish.own for wish in wishes], seconds, renewed=True)
         for wish in wishes:
             if wish.own in agreed:
-                wish.tellers, wish.upstream, wish.refusal = [], None, None
+                wish.upstream, wish.refusal = None, None
                 continue
             error = subscriber.refusal(wish.own)
             if error is None:
