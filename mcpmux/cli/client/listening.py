@@ -48,8 +48,8 @@ def subscribe(
 
     \b
     Examples:
-      mcpmux subscribe http://127.0.0.1:8484/mcp 'notes+note:///welcome'
-      mcpmux subscribe http://127.0.0.1:8484/mcp --json
+      mcpmux subscribe http://127.0.0.1:8484/mcp
+      mcpmux subscribe https://mux.example.com/mcp 'docs+file:///a.md' --json
     """
     with until_interrupted() if not once else nullcontext():
         run(listen, load_target(target, credentials), uris, once, as_json)
