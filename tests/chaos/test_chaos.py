@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+import trio.testing
 
 from tests.chaos.clients import LoadClient
 from tests.chaos.load import SHARED, Load
@@ -29,6 +30,7 @@ LANES = 4  # exchanges of one client at a time
 WARM_SECONDS = 3.0  # of load on healthy servers, before anything is measured
 QUIET_SECONDS = 1.5  # after which no update comes late
 END_SECONDS = 15.0  # for processes and tables to go
+SETTLED_SECONDS = 0.05  # in which no task runs
 RECOVERY_SECONDS = 150.0  # for servers whose connections were lost again and again
 
 CONNECTIONS = 32  # idle or streams, to one server: no more than were ever in use at a time
@@ -118,6 +120,8 @@ async def held_by_nobody(world: World, webs: list[Web]) -> Held:
         world.mux.restart(name)
     await world.is_well(RECOVERY_SECONDS)
     await until(lambda: sum(web.connections for web in webs) <= STREAMS * len(webs), END_SECONDS)
+    # A session is ready before each task of it has run once, and some end at their first step.
+    await trio.testing.wait_all_tasks_blocked(SETTLED_SECONDS)
     return Held.now()
 
 
