@@ -28,6 +28,7 @@ from mcpmux.protocol.revisions import NEWEST, negotiate_legacy
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import encode_event
 from mcpmux.transports.stdio import open_stdio_stream
 from mcpmux.transports.tls import CurrentContext, server_context
@@ -181,6 +182,10 @@ class Delays(NamedTuple):
     page: float = 0.0
     read: float = 0.0
 
+    def of(self, method: str) -> float:
+        """Return the seconds that the answer to a request takes."""
+        return {m.RESOURCES_LIST: self.page, m.RESOURCES_READ: self.read}.get(method, 0.0)
+
 
 async def handle(site: Site, delays: Delays, streams: bool, request: HttpRequest, reply: HttpReply) -> None:
     """Answer one HTTP request; with `streams`, in an event stream, whose end is a separate packet."""
@@ -191,10 +196,10 @@ async def handle(site: Site, delays: Delays, streams: bool, request: HttpRequest
     if answer is None:
         await reply.send(202, ())
         return
-    if delays.page and method == m.RESOURCES_LIST:
-        await trio.sleep(delays.page)
-    if delays.read and method == m.RESOURCES_READ:
-        await trio.sleep(delays.read)
+    seconds = delays.of(method)
+    if seconds:
+        await in_task()
+        await trio.sleep(seconds)
     if method == m.INITIALIZE:
         await reply.send(200, OPENED, answer)
     elif streams:
@@ -211,7 +216,7 @@ async def serve_sites(
     async with trio.open_nursery() as nursery:
         for port in ports:
             listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
-            serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=tls)
+            serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=tls, inline=True)
             await nursery.start(serve, listeners, handler)
             click.echo(f"{'https' if tls else 'http'}://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp")
 
