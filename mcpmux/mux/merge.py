@@ -17,23 +17,21 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from mcpmux.mux import rewrite
 from mcpmux.mux.item import REPEATED, ItemProblem, mend_items, read_fitting
 from mcpmux.mux.rewrite import Space
-from mcpmux.mux.seal import FIRST_TOLD, LAST_TOLD, Position, mark_of
+from mcpmux.mux.seal import CRC_BITS, FIRST_TOLD, LAST_TOLD, MARKS_LIMIT, Position, mark_of, utf8_of
 from mcpmux.protocol.envelope import decode_items, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.method import LISTS
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import EXTENSION, task_capabilities
-
-T = TypeVar("T")
 
 # A list's items as clients see them: changed in their bytes where that is surely right, or one by one.
 #
@@ -65,34 +63,23 @@ _READERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 _name_of: Final = operator.attrgetter("name")
 
 
-class Unread(Sequence[T]):
-    """`count` items that are decoded on first access, which is rare."""
+class EncodedList(Sequence[Raw]):
+    """The items of a valid JSON array, which begins and ends with its brackets. Items are seldom needed."""
 
-    __slots__ = ("_count", "_items", "_read")
+    __slots__ = ("_count", "_data", "_items")
 
-    def __init__(self, count: int, read: Callable[[], list[T]]) -> None:
+    def __init__(self, data: bytes, count: int) -> None:
+        self._data = data
         self._count = count
-        self._items: list[T] | None = None
-        self._read = read
+        self._items: list[Raw] | None = None
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: Any) -> Any:
         if self._items is None:
-            self._items = self._read()
-            self._read = list  # release what it was read from
+            self._items = decode_items(self._data)
         return self._items[index]
-
-
-class EncodedList(Unread[Raw]):
-    """The items of a valid JSON array, which begins and ends with its brackets."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytes, count: int) -> None:
-        super().__init__(count, partial(decode_items, data))
-        self._data = data
 
     @property
     def inner(self) -> memoryview:
@@ -137,8 +124,7 @@ def expose_list(method: str, items: Raw, space: Space) -> Exposed:
     if space.prefix and not fitting.link:
         exposed = _with_prefix(key, data, fitting.names, space)
         if exposed is not None:
-            read = _READERS[key].decode
-            return Exposed(Unread(len(fitting.names), lambda: list(map(_name_of, read(data)))), exposed)
+            return Exposed(fitting.names, exposed)
     fields = decode_list(items)
     return Exposed(fitting.names, [raw(rewrite.expose_item(method, item, space)) for item in fields])
 
@@ -192,6 +178,7 @@ class Before:
         # Few names, so that the cursor stays small: the first ones show that a list begins again, the last
         # ones that pages overlap. An item that comes again long after its first time is not recognised.
         self._marks = frozenset((*position.first, *position.last))
+        self._sums = frozenset(mark >> CRC_BITS for mark in self._marks)
         self._pages: list[Sequence[str | None]] = []
         self._known: set[str | None] | None = None  # the names on those pages, built for the second one
         self._shown: list[Sequence[str | None]] = []
@@ -213,6 +200,13 @@ class Before:
             return None
         if self._known is None:
             self._known = set(itertools.chain.from_iterable(self._pages))
+        # Most pages have new names only, which sets show at once.
+        if self._known.isdisjoint(names) and (
+            not self._sums or self._sums.isdisjoint(map(zlib.crc32, map(utf8_of, filter(None, names))))
+        ):
+            self._known.update(names)
+            self._stale = 0 if names else self._stale
+            return None
         is_new = [name is None or name not in self._known for name in names]
         if self._marks:
             marks, first = tuple(mark_of(name or "") for name in names), self._position.first
@@ -232,15 +226,15 @@ class Before:
         """Note names that are shown to the client, for its cursor."""
         self._shown.append(names)
 
-    def continued(self, following: Position) -> Position:
-        """Return the following position, with marks of the first and last names so far."""
+    def continued(self, following: Position, room: int) -> Position:
+        """Return the following position, with marks of the first and of `room` last names so far."""
         first = itertools.chain.from_iterable(self._shown)
         last: list[str | None] = []
         for page in reversed(self._shown):
             last[:0] = page[-LAST_TOLD:]
             if len(last) >= LAST_TOLD:
                 break
-        return following.tell(first, last, self._stale)
+        return following.tell(first, last, self._stale, room)
 
 
 class Walk:
@@ -346,7 +340,8 @@ class Walk:
 
     def resume(self) -> list[Position]:
         """Return the positions where the next combined page begins."""
-        return [self._before[position.upstream].continued(position) for position in self.wanted]
+        room = min(LAST_TOLD, MARKS_LIMIT // max(1, len(self.wanted)) - FIRST_TOLD)
+        return [self._before[place.upstream].continued(place, max(0, room)) for place in self.wanted]
 
 
 # mcpmux's description of itself

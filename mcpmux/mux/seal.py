@@ -14,9 +14,11 @@ Source: "Pagination" (opaque cursors, `""` is a cursor, -32602 for an invalid on
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import hmac
 import itertools
+import operator
 import zlib
 from collections.abc import Iterable
 
@@ -26,14 +28,18 @@ from mcpmux.errors import McpmuxError
 from mcpmux.protocol.envelope import encode
 
 CURSOR_LIMIT = 256 * 1024
-"""Characters. A thousand unfinished upstreams with cursors of 100 characters stay well below it."""
+"""Characters. A thousand unfinished upstreams with cursors of 100 characters stay below it."""
 
-FIRST_TOLD = 16  # names that a list begins with: enough to see that it begins again
-LAST_TOLD = 48  # names before a cursor: servers whose pages overlap repeat a few. Both together take 1 KiB
+FIRST_TOLD = 8  # names that a list begins with: enough to see that it begins again
+LAST_TOLD = 48  # names before a cursor: servers whose pages overlap repeat a few
+MARKS_LIMIT = 10_000  # of all these names in one cursor: with many upstreams, fewer of the last names
 
 _BODY_LIMIT = 4 * CURSOR_LIMIT  # bytes after decompression; bounds what a forged stream could inflate to
 _TAG_BYTES = 16
-_PLAIN, _DEFLATED = b"\x01", b"\x02"  # version bytes: the two ways a body is stored
+_PLAIN, _DEFLATED = b"\x03", b"\x04"  # version bytes: the two ways a body is stored
+
+CRC_BITS = 16  # of a mark, below its CRC-32
+utf8_of = operator.methodcaller("encode", "utf-8", "surrogatepass")
 
 
 class InvalidCursor(McpmuxError):
@@ -48,20 +54,20 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """Where one upstream's walk continues.
 
     `cursor`: the upstream's own, None to start at the beginning. `anchor`, `left`, `stride`: Brent's state,
-    a fingerprint of an earlier cursor, pages until the anchor moves, and the length of the next stride.
+    the mark of an earlier cursor, pages until the anchor moves, and the length of the next stride.
     `items`, `pages`: numbers of earlier ones. `first`, `last`: marks of the first names of the list, and of
     the last ones so far. `stale`: pages in a row without a new name.
     """
 
     upstream: str
     cursor: str | None = None  # "" is a cursor, and not the beginning
-    anchor: str = ""
+    anchor: int | None = None
     left: int = 1
     stride: int = 1
     items: int = 0
     pages: int = 0
-    first: tuple[str, ...] = ()
-    last: tuple[str, ...] = ()
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
     stale: int = 0
 
     def advance(self, following: str, items: int = 0) -> Position | None:
@@ -84,17 +90,27 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
             pages=self.pages + 1,
         )
 
-    def tell(self, first: Iterable[str | None], last: Iterable[str | None], stale: int = 0) -> Position:
-        """Return the position with more marks of names: the first and last ones since the last cursor."""
+    def tell(
+        self, first: Iterable[str | None], last: Iterable[str | None], stale: int = 0, room: int = LAST_TOLD
+    ) -> Position:
+        """Return the position with more marks of names: the first and last ones since the last cursor.
+
+        `room`: the number of last ones in all.
+        """
         marks = map(mark_of, filter(None, first))
         first_marks = (*self.first, *itertools.islice(marks, FIRST_TOLD - len(self.first)))
         newest = (*self.last, *map(mark_of, filter(None, last)))
-        return msgspec.structs.replace(self, first=first_marks, last=newest[-LAST_TOLD:], stale=stale)
+        return msgspec.structs.replace(
+            self, first=first_marks, last=newest[max(0, len(newest) - room) :], stale=stale
+        )
 
 
-def mark_of(text: str) -> str:
-    """Return the fingerprint of a cursor or a name that a position holds."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+def mark_of(text: str) -> int:
+    """Return the mark of a cursor or a name: 48 bits, of which the upper 32 are its CRC-32."""
+    # Two CRCs, whose polynomials have nothing in common: a list's names are many, and other hashes take as
+    # long as everything else that is done with an item. No server gains anything by two names of one mark.
+    data = utf8_of(text)
+    return zlib.crc32(data) << CRC_BITS | binascii.crc_hqx(data, 0)
 
 
 _decoder = msgspec.json.Decoder(list[Position])

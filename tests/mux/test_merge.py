@@ -228,6 +228,24 @@ def test_thirty_upstreams_with_the_longest_cursors_fit_in_a_combined_one():
     )
 
 
+@pytest.mark.parametrize("count", [1, 150, 1000])
+def test_many_unfinished_upstreams_fit_in_a_combined_cursor(count: int):
+    walk = Walk([Position(f"upstream-{number}") for number in range(count)], 1000)
+    names = [f"tool{number}" for number in range(1000)]
+    for position in walk.wanted:
+        assert walk.sift(position, names) is None
+        items = [{"name": raw(name)} for name in names]
+        cursor = hashlib.shake_256(position.upstream.encode()).hexdigest(50)
+        walk.take_page(position, items, cursor, names=names)
+    walk.end_round()
+    resumed = SEAL.open("tools/list", SEAL.seal("tools/list", walk.resume()))
+    again = Walk(resumed, 1000)
+    for position in resumed:
+        assert again.sift(position, names[100:200]) is None
+        assert again.sift(position, [*names[-2:], "new"]) == [False, False, True]
+        assert not any(again.sift(position, names[:100]) or [True])
+
+
 @given(upstreams(), st.integers(1, 30), st.integers(1, 8))
 def test_a_list_longer_than_its_limit_is_cut_there_and_told_once(
     table: dict[str, Upstream], page_size: int, limit: int
