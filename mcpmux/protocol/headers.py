@@ -368,13 +368,18 @@ class OriginPolicy:
             if allowed_origins is None
             else "add it to the listener's allowed_origins"
         )
-        self._judge_again = lru_cache(VERDICTS)(self._judge)
+        self._accepted: tuple[str, str | None] | None = None  # Host and Origin, those accepted last
         self._grant_again = lru_cache(VERDICTS)(self._grant)
 
     def refuses(self, host: str, origin: str | None) -> str | None:
         """Return why a request with this Host ("" for none) and Origin is refused; None when it is not."""
-        is_short = len(host) + len(origin or "") <= VERDICT_CHARS
-        return self._judge_again(host, origin) if is_short else self._judge(host, origin)
+        last = self._accepted
+        if last is not None and host == last[0] and origin == last[1]:  # most requests repeat the same
+            return None
+        refusal = self._judge(host, origin)
+        if refusal is None and len(host) + len(origin or "") <= VERDICT_CHARS:
+            self._accepted = host, origin
+        return refusal
 
     def grants(self, origin: str) -> Headers:
         """Return the fields by which pages of an origin may read every answer; () if they may read none."""

@@ -236,17 +236,10 @@ class Router:
                 self.access.of(call.principal).shown_name(call.method, upstream.name, own)
             )
         exposed = rewrite.expose_error(error, upstream.space, own, shown)
-        if call.method == m.RESOURCES_READ:  # several clients may get this answer; see `_hinted`
-            return exposed
-        kind = KIND_OF.get(call.method, "") if member == "name" else TEMPLATES
+        # Calls that share the exchange of a read get this error, too: they are of clients that see the same.
+        of_uris = RESOURCES if call.method == m.RESOURCES_READ else TEMPLATES
+        kind = KIND_OF.get(call.method, "") if member == "name" else of_uris
         return await self.resolver.visible.with_hint(exposed, shown, call, (kind,))
-
-    async def _hinted(self, answer: Awaitable[Fields], uri: str, call: Call) -> Fields:
-        """Return the answer to a read. A refusal names the nearest resource that the reader sees."""
-        try:
-            return await answer
-        except RpcError as error:
-            raise await self.resolver.visible.with_hint(error, uri, call, (RESOURCES,)) from None
 
     async def _refuse(self, refusal: RpcError, named: str, call: Call, kind: str) -> Fields:
         """Raise a refusal that names the nearest item that the client sees."""
@@ -357,15 +350,13 @@ class Router:
             work = partial(self._read, found=(owner, own), is_stepped=True)
             return self._stepped(owner, own, call, notify, work)
         if own != uri:  # else the client's bytes stay
-            call = call.with_params({**call.params, "uri": Raw(encode(own))})
+            params = call.params.copy()
+            params["uri"] = Raw(encode(own))
+            call = call.with_params(params)
         upstream = self._registry.for_call(owner, call)
-        memory = upstream.memory
-        if memory is not None:
-            answer = memory.read(self._ask, upstream, call, own, notify)
-        else:
-            answer = self._ask(upstream, call, notify)
-        # Outside of the cache, as one error may be for several clients, who see other names.
-        return answer if upstream.space.transparent else self._hinted(answer, uri, call)
+        if upstream.memory is not None:
+            return upstream.memory.read(self._ask, upstream, call, own, notify)
+        return self._ask(upstream, call, notify)
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self.resolver.resolve_uri(uri, call, m.RESOURCES_READ)

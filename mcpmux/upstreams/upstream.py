@@ -177,12 +177,12 @@ class Upstream:
 
     def patience(self, method: str) -> float:
         """Return the seconds that a request may take without progress."""
-        seconds = self.config.timeouts.get(method)
-        if seconds is not None:
-            return seconds
+        config = self.config
+        if config.timeouts and method in config.timeouts:
+            return config.timeouts[method]
         if method == m.TASKS_RESULT:  # it comes when the task is done, however long that takes
             return math.inf
-        return max(self.config.request_timeout, TOOL_SECONDS if method == m.TOOLS_CALL else 0.0)
+        return max(config.request_timeout, TOOL_SECONDS) if method == m.TOOLS_CALL else config.request_timeout
 
     def _passes(self, event: Event, call: Call) -> bool:
         """Return whether a notification during `call` is passed on to its client.
