@@ -131,23 +131,27 @@ def expose_list(method: str, items: Raw, space: Space) -> Exposed:
 
 def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> EncodedList | None:
     """Return the list with a prefix before all items' names; None where that is not surely right."""
-    if key == "name":
-        expected = list(map(space.expose_name, own))
-    elif _UI in "\n".join(own):
+    # Such a URI has its prefix behind the scheme.
+    if key != "name" and _UI in "\n".join(own):
         return None
-    else:
-        expected = list(map(f"{space.prefix}+".__add__, own))
+    expose = space.expose_name if key == "name" else f"{space.prefix}+".__add__
     # All items of one upstream get the same prefix, so the first one shows it.
-    prefix = expected[0].removesuffix(own[0]).encode("utf-8", "surrogatepass") if own else b""
+    prefix = expose(own[0]).removesuffix(own[0]) if own else ""
+    # Without a backslash each `"uri"` is a whole string. Every item has that member, so if there are no more
+    # of these strings than items, there is no other member to change.
+    is_sure = b"\\" not in data and data.count(f'"{key}"'.encode()) == len(own)
+    if key == "name":
+        is_sure = is_sure and all(map(operator.eq, map(expose, own), map(prefix.__add__, own)))
     for start in (f'"{key}":"'.encode(), f'"{key}": "'.encode()):
-        # The prefix is put into each member that is spelled as the items' names are. That is right if it
-        # makes as many changes as there are items, and each item's name changes as it should: no change is
-        # left for another member.
+        # The prefix is put into each member that is spelled as the items' names are.
         parts = data.split(start)
         if len(parts) == len(own) + 1:
-            changed = (start + prefix).join(parts).strip()
-            names = list(map(_name_of, _READERS[key].decode(changed)))
-            return EncodedList(changed, len(own)) if names == expected else None
+            changed = (start + prefix.encode("utf-8", "surrogatepass")).join(parts).strip()
+            # It made as many changes as there are items: if each item's name changed as it should, no change
+            # is left for another member.
+            if is_sure or list(map(_name_of, _READERS[key].decode(changed))) == list(map(expose, own)):
+                return EncodedList(changed, len(own))
+            return None
     return None
 
 
