@@ -10,7 +10,6 @@ one.
 from __future__ import annotations
 
 import base64
-import html
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -58,6 +57,8 @@ def make_hide(values: Iterable[str]) -> Hide:
 
     Servers echo what they were sent, such as an error page that lists the headers of the request.
     """
+    import html  # not at the top: its table of entities is large
+
     spelled = set[str]()
     for value in values:
         if len(value) >= HIDDEN_LENGTH:
