@@ -67,6 +67,7 @@ class Process:
             )
         self._name = Path(command[0]).name
         self._leads = leads
+        self._printed = b""  # behind the last line that was read
         if stdin:
             assert self._process.stdin is not None
             with self._process.stdin as pipe:
@@ -111,14 +112,14 @@ class Process:
 
     def lines(self, count: int, seconds: float = READY_SECONDS) -> list[str]:
         """Return the next `count` lines that it prints. Raises MeasurementFailed if they are late."""
-        data = b""
         deadline = time.monotonic() + seconds
-        while data.count(b"\n") < count:
+        while self._printed.count(b"\n") < count:
             chunk = self.receive(deadline - time.monotonic())
             if not chunk:
-                raise MeasurementFailed(f"{self!r} did not get ready; it printed {data!r}")
-            data += chunk
-        return data.decode().split()
+                raise MeasurementFailed(f"{self!r} did not get ready; it printed {self._printed!r}")
+            self._printed += chunk
+        *lines, self._printed = self._printed.split(b"\n", count)
+        return [line.decode() for line in lines]
 
     def receive(self, seconds: float) -> bytes:
         """Return its next output; empty at its end, or when there is none for `seconds`."""
@@ -134,14 +135,14 @@ class Process:
         self._process.stdin.flush()
 
     def output(self, seconds: float) -> bytes:
-        """Return all that it prints until it ends. Raises MeasurementFailed if it fails or takes too long."""
+        """Return all else that it prints until it ends. Raises MeasurementFailed if it fails or is late."""
         try:
             data, _ = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             raise MeasurementFailed(f"{self!r} did not end within {seconds} s") from None
         if self._process.returncode:
             raise MeasurementFailed(f"{self!r} failed with {self._process.returncode}")
-        return data
+        return self._printed + data
 
     def cpu_seconds(self) -> float:
         """Return the CPU seconds that it has used so far, in user and kernel mode."""

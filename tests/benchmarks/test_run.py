@@ -15,7 +15,7 @@ import pytest
 from benchmarks.bench import UPSTREAMS, Bench, Effort
 from benchmarks.load import run_bench
 from benchmarks.naming import READ, exposed_subjects, exposed_uri, http_config
-from benchmarks.process import Child, MeasurementFailed
+from benchmarks.process import Child, MeasurementFailed, Process
 from benchmarks.proxies import PROXIES
 from benchmarks.report import NOT_MEASURED, Row
 from benchmarks.run import ASKED_FOR, NAMES, SCENARIOS, SECTIONS, Scenario, chosen, measure
@@ -158,6 +158,13 @@ def test_bench_puts_load_on_servers_of_the_oldest_transport() -> None:
             url = mux.lines(1)[0].replace("/mcp", "/sse")
             options = ["--sessions=8", "--do", f"read {exposed_uri(0)}"]
             assert run_bench(url, 8, 1, {core}, *options).exchanges >= 1
+
+
+def test_lines_that_come_together_are_read_one_by_one() -> None:
+    words = "print('http://one http://two', 'three', sep=chr(10)); print('four')"
+    with Process([sys.executable, "-c", words], os.sched_getaffinity(0)) as process:
+        assert [process.lines(1), process.lines(1)] == [["http://one http://two"], ["three"]]
+        assert process.output(TIMEOUT_SECONDS) == b"four\n"
 
 
 def test_a_measurement_on_one_core_leaves_the_others_free(monkeypatch) -> None:
