@@ -213,7 +213,8 @@ class Resolver:
                 elif list_method == m.RESOURCES_LIST:  # it may be one of a template
                     names, remembered = await names_of(upstream, m.TEMPLATES_LIST, call, anew=anew)
                     again = again or remembered
-                    if any(matches_template(template, text) for template in names):
+                    # For a completion it is a template itself, which need not match itself (`a{?q}`).
+                    if text in names or any(matches_template(template, text) for template in names):
                         templated.add(upstream.name)
             except RpcError as error:
                 missing[upstream.name] = error.message

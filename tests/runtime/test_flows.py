@@ -67,6 +67,29 @@ async def test_a_raw_uri_reaches_its_only_owner(autojump_clock):
         assert (await client.refusal("resources/read", {"uri": "nosuch+file:///a.md"}))["code"] == -32602
 
 
+@pytest.mark.parametrize("template", ["t:{id}", "t:a{?q}", "t:a{#x}", "t:a{/x*}", "t:a{;x}", "t:{x,y:3}"])
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_raw_template_is_completed_by_its_only_owner(template, down, autojump_clock):
+    asked: list[str] = []
+
+    async def complete(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        asked.append(params["ref"]["uri"])
+        return {"resultType": "complete", "completion": {"values": []}}
+
+    server = ScriptedServer(
+        resources=[],
+        templates=[{"uriTemplate": template, "name": "t"}],
+        handlers={"completion/complete": complete},
+        capabilities={"resources": {}, "completions": {}},
+    )
+    async with open_world({"docs": server, "other": ScriptedServer(resources=[])}) as world:
+        client = await open_client(world, down)
+        for uri in (template, f"docs+{template}"):
+            ref = {"type": "ref/resource", "uri": uri}
+            await client.request("completion/complete", {"ref": ref, "argument": {"name": "x", "value": ""}})
+    assert asked == [template, template]
+
+
 async def say_name(server: ScriptedServer, params: Json, message: Json) -> Json:
     """Return an answer that names the called item; of a completion, its reference."""
     name = params.get("name") or params["ref"]["name"]
