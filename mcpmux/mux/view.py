@@ -31,13 +31,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote, unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 from mcpmux.config import Upstream
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.views import ITEM, KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TOOLS, Selector, View
 from mcpmux.errors import McpmuxError
-from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, Fits, Naming, is_among
+from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Fits, Naming, is_among
 from mcpmux.mux.override import Names
 from mcpmux.mux.pattern import (
     EVERYTHING,
@@ -364,7 +364,8 @@ def _read(query: str) -> str:
             raise BadNarrowing(
                 f"the query names more than {MOST_GLOBS} things; a * stands for any characters"
             )
-        for item in map(unquote_plus, items):
+        # No URI has a space in it, so that the + behind a prefix can be written as it is.
+        for item in map(unquote if key in OF_URIS else unquote_plus, items):
             try:
                 named.setdefault(key, set()).add(str(ITEM.read(item)))
             except InvalidValue as mistake:

@@ -498,6 +498,9 @@ async def test_a_query_narrows_and_never_widens(view):
         assert await names("api_key=x") == everything
         assert set(await names("tools=*secret*,open*")) <= set(everything)
         assert await names("resources=file:///open/*", "resources/templates/list") == []
+        # The + of a prefix is no space, also where it is not percent-encoded.
+        for plus in "+", "%2B":
+            assert await names(f"resources=docs{plus}file:///open/*", "resources/list") == ["x"]
 
 
 @pytest.mark.parametrize(
