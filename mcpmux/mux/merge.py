@@ -193,10 +193,11 @@ class Before:
         """Whether the list repeats itself instead of ending."""
         return self._stale >= STALE_PAGES
 
-    def sift(self, names: Sequence[str | None]) -> list[bool] | None:
+    def sift(self, names: Sequence[str | None], shown: Sequence[bool] | None) -> list[bool] | None:
         """Add the names of the next page. Return whether each is new, or None if all are.
 
-        No page has a name twice, see `expose_list`.
+        `shown`: whether the client sees each; None if it sees all. No page has a name twice, see
+        `expose_list`.
         """
         # Most lists have one page, for which the set of names is never built.
         if not self._marks and not self._pages:
@@ -214,7 +215,9 @@ class Before:
         is_new = [name is None or name not in self._known for name in names]
         if self._marks:
             marks, first = tuple(mark_of(name or "") for name in names), self._position.first
-            if len(first) == FIRST_TOLD and len(marks) > 1 and marks[:FIRST_TOLD] == first[: len(marks)]:
+            # A cursor has no marks of hidden names: its client could guess these by them.
+            seen = marks if shown is None else tuple(itertools.compress(marks, shown))
+            if len(first) == FIRST_TOLD and len(seen) > 1 and seen[:FIRST_TOLD] == first[: len(seen)]:
                 # The list begins again. Its other names are not in the cursor, so all are left out.
                 self._stale = STALE_PAGES
                 return [False] * len(marks)
@@ -262,12 +265,15 @@ class Walk:
         """Return the items emitted so far, in order, as a JSON array."""
         return join_lists(self._emitted)
 
-    def sift(self, position: Position, names: Sequence[str | None]) -> list[bool] | None:
+    def sift(
+        self, position: Position, names: Sequence[str | None], shown: Sequence[bool] | None = None
+    ) -> list[bool] | None:
         """Return whether each item of the page at `position` is new, by the names; None if all are.
 
-        Call it once for each page, before `take_page`, with all its items, also those that are hidden.
+        Call it once for each page, before `take_page`, with all its items. `shown`: whether the client sees
+        each; None if it sees all.
         """
-        is_new = self._before[position.upstream].sift(names)
+        is_new = self._before[position.upstream].sift(names, shown)
         if is_new is None:
             return None
         if any(is_new):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import compress
 from operator import and_
 from typing import Final
 
@@ -282,9 +281,7 @@ class Merger:
             upstream.health.failed()
             walk.take_failure(position, upstream.status.late(call.method, seconds).message)
         else:
-            page = sifted(walk, position, cached.page)
-            items, names = page.items, page.texts
-            judge = self._access.of(call.principal)
+            judge, shown = self._access.of(call.principal), None
             if not judge.is_open or of_tasks:
                 if call.method in (TOOLS_LIST, TASKS_LIST):
                     try:
@@ -292,20 +289,21 @@ class Merger:
                     except RpcError as error:
                         walk.take_failure(position, error.message)
                         return
-                shown = await self._access.shown(call, upstream.name, upstream.key, page.texts)
+                texts = cached.page.texts
+                shown = await self._access.shown(call, upstream.name, upstream.key, texts)
                 if of_tasks:
-                    own = [not self._hides(upstream, call, task_id) for task_id in page.texts]
+                    own = [not self._hides(upstream, call, task_id) for task_id in texts]
                     shown = list(map(and_, shown, own))
-                items = list(compress(items, shown))
-                names = list(compress(page.texts, shown))
                 judge = self._access.of(call.principal)  # other names may be in force by now
+            page = sifted(walk, position, cached.page, shown)
+            items = page.items
             if judge.overrides:
-                names, items = judge.overridden(call.method, upstream.space, names, items)
+                _, items = judge.overridden(call.method, upstream.space, page.texts, items)
             # A page with items of a private session must not be kept for other clients.
             parts.take(cached, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
             hidden = 0 if items is cached.page.items else len(cached.page.items) - len(items)
-            walk.take_page(position, items, page.following, limit, names=names, hidden=hidden)
+            walk.take_page(position, items, page.following, limit, names=page.texts, hidden=hidden)
             parts.freshness.take(page.result)
             if page.problems:
                 parts.problems.setdefault(upstream.name, []).extend(page.problems)

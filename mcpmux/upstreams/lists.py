@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Collection, Iterable
 from itertools import compress
+from operator import and_
 from typing import Final, NamedTuple
 
 import structlog
@@ -107,12 +108,13 @@ def report(upstream: Upstream, method: str, problems: Iterable[ItemProblem]) -> 
         )
 
 
-def sifted(walk: Walk, position: Position, page: Page) -> Page:
-    """Return the page at `position` without items that were on earlier pages."""
-    is_new = walk.sift(position, page.texts)
-    if is_new is None:
+def sifted(walk: Walk, position: Position, page: Page, shown: list[bool] | None = None) -> Page:
+    """Return the page at `position` without items that were on earlier pages, or that are not `shown`."""
+    is_new = walk.sift(position, page.texts, shown)
+    kept = shown if is_new is None else is_new if shown is None else list(map(and_, is_new, shown))
+    if kept is None:
         return page
-    return page._replace(texts=list(compress(page.texts, is_new)), items=list(compress(page.items, is_new)))
+    return page._replace(texts=list(compress(page.texts, kept)), items=list(compress(page.items, kept)))
 
 
 class Walked(NamedTuple):

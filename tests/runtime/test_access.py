@@ -20,7 +20,7 @@ from mcpmux.runtime.access_control import ALL_SHOWN
 from mcpmux.runtime.client_outbox import ClientOutbox
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import ERAS, LEGACY, MODERN, Json
-from tests.peers.server import CACHE, RpcFailure
+from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.peers.task_server import EXTENSION, TaskServer
 from tests.runtime.world import World, open_world
@@ -303,6 +303,22 @@ async def test_a_page_of_which_hardly_anything_is_shown_comes_to_an_end(autojump
         assert [item["uri"] for item in await alice.walk("resources/list", "resources")] == [
             "docs+file:///open/199"
         ]
+
+
+async def test_a_list_that_begins_again_is_shown_once_to_who_sees_a_part(autojump_clock):
+    uris = [f"file:///{kind}/{number}" for number in range(200) for kind in ("secret", "open")]
+
+    async def answer(_server: ScriptedServer, params: Json, _message: Json) -> Json:
+        start = int(params.get("cursor", 0))
+        page = [{"uri": uris[place % len(uris)], "name": "x"} for place in range(start, start + 20)]
+        return {"resultType": "complete", "resources": page, "nextCursor": str(start + 20), **CACHE}
+
+    server = ScriptedServer(resources=[], handlers={"resources/list": answer})
+    async with open_world({"docs": server}, access=RULES, page_size=5) as world:
+        seen = [
+            item["uri"] for item in await world.client(principal=ALICE).walk("resources/list", "resources")
+        ]
+    assert seen == [f"docs+{uri}" for uri in uris[1::2]]
 
 
 @pytest.mark.parametrize("down", REVISIONS)
