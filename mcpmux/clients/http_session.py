@@ -85,7 +85,8 @@ class ResumableCall(InlineExchange):
         with a stream --its answer comes--------------> over
 
     `wake` resumes the coroutine that waits for the first of: an event, the end, or the time `until` (trio's).
-    `only_answer`: the answer of a call that never had a stream, None when it was cancelled.
+    `only_answer`: the answer of a call that never had a stream, None when it was cancelled. `last_event`: the
+    answer of one that has a stream, once it has come.
     """
 
     def __init__(self, request: Request, call: Call, nursery: trio.Nursery, until: float) -> None:
@@ -96,6 +97,7 @@ class ResumableCall(InlineExchange):
         self.number: int | None = None
         self.over = False
         self.only_answer: bytes | None = None
+        self.last_event: KeptEvent | None = None
         self.holding: Holding | None = None  # the share of the body budget that its large body takes
         self.reader: trio.CancelScope | None = None  # around the sending of its stream
         self._arrival: trio.lowlevel.ParkingLot | None = None
@@ -377,6 +379,8 @@ class HttpSession:
         kept = self._buffer.add(self._open(call), encode_event(data), trio.current_time())
         if self._keeper is not None:
             self._keeper.keep(StreamEvent(kept.stream, kept.number, kept.data, is_last))
+        if is_last:
+            call.last_event = kept
         call.tell()
 
     async def _start_and_follow(self, call: ResumableCall, reply: HttpReply) -> None:
@@ -404,7 +408,10 @@ class HttpSession:
             self._readers -= 1
 
     async def _send_after(self, call: ResumableCall, event_id: str, reply: HttpReply) -> None:
-        """Send a call's stream from behind an event, until it ends or the client resumes it elsewhere."""
+        """Send a call's stream from behind an event, until it ends or the client resumes it elsewhere.
+
+        A slow client misses events that are not kept any more, but never the answer.
+        """
         # As with the own stream, a message goes to one stream only, and the client reads the newest.
         if call.reader is not None:
             call.reader.cancel(reason="the client resumes the stream")
@@ -413,10 +420,15 @@ class HttpSession:
                 try:
                     events = self._buffer.after(event_id, trio.current_time())[1]
                 except Gone:
-                    return  # the client reads too slowly; it has to resume when the response ends
+                    # The client cannot ask for the answer again, and other calls may have displaced it, too.
+                    events = self._buffer.kept(self._open(call))
+                    if not events and call.last_event is not None:
+                        events = [call.last_event]
                 for event in events:
                     event_id = event.event_id
                     await reply.write(with_id(event.data, event_id))
+                    if event is call.last_event:
+                        return
                 if not events and call.over:
                     return
                 if not events:

@@ -144,8 +144,11 @@ class ReplayBuffer:
             raise Ahead(stream, number)
         if number < self._gone.get(stream, 0):
             raise Gone(f"the events after {event_id} are not kept any more: read again what you need")
-        kept = self._kept.values()
-        return stream, [event for event in kept if event.stream == stream and event.number > number]
+        return stream, [event for event in self.kept(stream) if event.number > number]
+
+    def kept(self, stream: int) -> list[KeptEvent]:
+        """Return the kept events of a stream, oldest first."""
+        return [event for event in self._kept.values() if event.stream == stream]
 
     def close(self, stream: int) -> None:
         """End a stream; it is forgotten once its last event has been dropped."""

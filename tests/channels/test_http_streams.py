@@ -165,6 +165,39 @@ async def test_a_stream_of_a_call_that_is_resumed_replaces_the_one_before():
                 assert (await second.message())["result"]["content"][0]["text"] == "done"
 
 
+@pytest.mark.parametrize(("calls", "messages", "size"), [(12, 0, 1_000_000), (1, 3000, 10_000)])
+async def test_a_client_that_stays_gets_each_answer_however_much_is_displaced(
+    calls: int, messages: int, size: int
+):
+    """Answers that come together, and messages that a slow client leaves, are more than a session keeps."""
+    opened: list[str | None] = []
+    go, said = trio.Event(), trio.Event()
+
+    async def answer(server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        await go.wait()
+        for _ in range(messages):
+            message = {"level": "info", "data": "w" * size}
+            await server.send({"method": "notifications/message", "params": message})
+        said.set()
+        return {"content": [{"type": "text", "text": "w" * size}]}
+
+    server = ScriptedServer(LEGACY, tools=[TOOL], handlers={"tools/call": answer})
+    async with open_endpoint({"x": server, "docs": docs()}) as client, trio.open_nursery() as nursery:
+        session = await client.initialize()
+
+        async def read(request_id: int) -> None:
+            async with client.stream("POST", call(request_id), session) as stream:
+                opened.append((await stream.next())[0])
+                if len(opened) == calls:
+                    go.set()
+                await said.wait()
+                while "result" not in await stream.message():
+                    pass
+
+        for request_id in range(calls):
+            nursery.start_soon(read, request_id)
+
+
 async def test_a_quiet_call_can_be_resumed_before_it_has_said_anything():
     steps = Steps(1)
     async with open_endpoint(servers(steps)) as client:
