@@ -453,15 +453,18 @@ class HttpSession:
                 self._recovered.catch_up()
         self._readers += 1
         try:
-            data = b"".join(with_id(event.data, event.event_id) for event in missed)
-            await reply.open(200, STREAM_HEADERS, data or b": open\n\n")
+            await reply.open(200, STREAM_HEADERS, _join(missed) or b": open\n\n")
+            last = missed[-1].event_id if missed else last_event_id
             if number == OWN_STREAM:
-                await self._own.send(reply)
+                await self._own.send(reply, last)
             elif number in self._calls:
-                last = missed[-1].event_id if missed else last_event_id
                 await self._send_after(self._calls[number], last or "", reply)
         finally:
             self._readers -= 1
+
+
+def _join(events: Sequence[KeptEvent]) -> bytes:
+    return b"".join([with_id(event.data, event.event_id) for event in events])
 
 
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:
@@ -495,13 +498,26 @@ class OwnStream:
         self._questions.append(message)
         self._outbox.put(_QUESTION)
 
-    async def send(self, reply: HttpReply) -> None:
-        """Send events until the session ends, the client goes, or it opens this stream a second time."""
+    async def send(self, reply: HttpReply, last_event_id: str | None = None) -> None:
+        """Send events until the session ends, the client goes, or it opens this stream a second time.
+
+        `last_event_id`: of the event behind which the client resumes.
+        """
         # A message goes to one stream only ("Transports", 2025-03-26), and the client reads the newest.
         if self._reader is not None:
             self._reader.cancel(reason="the client opened its stream again")
         with trio.CancelScope() as scope:
             self._reader = scope
+            # While a slow client took what it had missed, the reader before was still given events.
+            while last_event_id is not None:
+                try:
+                    missed = self._buffer.after(last_event_id, self._clock.current_time())[1]
+                except Gone:
+                    return  # it reads too slowly: it has to read again what it needs
+                if not missed:
+                    break
+                last_event_id = missed[-1].event_id
+                await reply.write(_join(missed))
             outlet = HttpOutlet(reply, self.keep)
             while (event := await self._outbox.take(outlet)) is not None:
                 await reply.write(self.keep(event))

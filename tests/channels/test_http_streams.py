@@ -121,6 +121,25 @@ async def test_a_repeated_change_is_sent_once_after_a_break():
             assert (await next_update(stream))[0] not in [event_id for event_id, _ in updates]
 
 
+async def test_a_change_reaches_a_client_that_still_reads_what_it_missed():
+    """The client has lost its stream unnoticed, and returns for more than its connection takes at once."""
+    long = [f"memo:{number}{'m' * 400_000}" for number in range(8)]
+    server = Subscribable(LEGACY, uris=["memo:1", *long])
+    async with open_endpoint({"x": server, "y": docs()}) as client:
+        session = await client.initialize()
+        for uri in ("memo:1", *long):
+            await client.send(request("resources/subscribe", {"uri": f"x+{uri}"}), session)
+        async with client.stream("GET", None, session) as lost:
+            for uri in ("memo:1", *long):
+                await server.update(uri)
+            (event_id, _), *updates = [await next_update(lost) for _ in range(9)]
+            async with client.stream("GET", None, session | {"Last-Event-ID": event_id}) as stream:
+                await server.update("memo:1")
+                await trio.testing.wait_all_tasks_blocked()
+                assert [await next_update(stream) for _ in range(8)] == updates
+                assert (await next_update(stream))[1] == "x+memo:1"
+
+
 async def next_update(stream: Any) -> tuple[str, str]:
     """Return (event id, uri) of the next update; list changes at the start are skipped."""
     while True:
