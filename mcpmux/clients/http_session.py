@@ -174,9 +174,11 @@ class HttpSession:
         now, unanswered = trio.current_time(), dict[int, Id]()
         first = recovered.epoch * EPOCH
         for event in recovered.events:
-            if event.number == 0 and event.request_id is not None:  # the beginning of a call
-                self._buffer.open(event.stream)
+            # With each event of a call, as its first ones may not be kept any more.
+            if event.request_id is not None:
                 unanswered[event.stream] = event.request_id
+            if event.number == 0:  # the beginning of a call
+                self._buffer.open(event.stream)
             else:
                 self._buffer.restore(event.stream, event.number, event.data, now)
             if event.is_last:
@@ -378,7 +380,8 @@ class HttpSession:
     def _put(self, call: ResumableCall, data: bytes, *, is_last: bool = False) -> None:
         kept = self._buffer.add(self._open(call), encode_event(data), trio.current_time())
         if self._keeper is not None:
-            self._keeper.keep(StreamEvent(kept.stream, kept.number, kept.data, is_last))
+            event = StreamEvent(kept.stream, kept.number, kept.data, is_last, call.request.id)
+            self._keeper.keep(event)
         if is_last:
             call.last_event = kept
         call.tell()

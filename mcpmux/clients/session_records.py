@@ -23,9 +23,9 @@ class MovedElsewhere(McpmuxError):
 
 
 class StreamEvent(msgspec.Struct, array_like=True, frozen=True):
-    """An event of a session's stream. The first one of a call has number 0 and the `request_id`.
+    """An event of a session's stream. The first one of a call has number 0 and no `data`.
 
-    `data`: as it was sent, without the event id. `is_last`: it contains the answer.
+    `data`: as it was sent, without the event id. `is_last`: it contains the answer of the call `request_id`.
     """
 
     stream: int

@@ -12,6 +12,7 @@ import trio
 from mcpmux.config import Http
 from mcpmux.config.model import RateLimit
 from mcpmux.errors import McpmuxError
+from mcpmux.mux.replay import ReplayBounds
 from tests.cluster.nodes import LEASE, sessions_at
 from tests.cluster.replicas import open_replicas
 from tests.cluster.workers import open_workers
@@ -40,20 +41,23 @@ def subscribable(revision: str = LEGACY) -> Subscribable:
 
 
 class Working(ScriptedServer):
-    """Has a tool that goes on until `done`; `begun` when it was called, `calls` counts."""
+    """Has a tool that reports progress, then goes on until `done`. `begun`: it was called; `calls` counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, reports: int = 0) -> None:
         super().__init__(
             MODERN,
             tools=[{"name": "work", "inputSchema": {"type": "object"}}],
             handlers={"tools/call": self._work},
         )
         self.begun, self.done = trio.Event(), trio.Event()
-        self.calls = 0
+        self.calls, self._reports = 0, reports
 
-    async def _work(self, _server: Any, _params: Json, _message: Json) -> Json:
+    async def _work(self, _server: Any, params: Json, _message: Json) -> Json:
         self.calls += 1
         self.begun.set()
+        for step in range(self._reports):
+            progress = {"progressToken": params["_meta"]["progressToken"], "progress": step}
+            await self.send({"method": "notifications/progress", "params": progress})
         await self.done.wait()
         return {"resultType": "complete", "content": [{"type": "text", "text": "worked"}]}
 
@@ -169,14 +173,18 @@ async def test_a_stream_of_a_call_is_resumed_at_another_process(open_members):
             assert await stream.message() == answer
 
 
-async def test_a_resumed_stream_reports_the_call_that_was_cut_off(open_members):
-    async with open_members(a=Working(), b=Working()) as members:
+@pytest.mark.parametrize("reports", [0, ReplayBounds().events + 1])  # the beginning is not kept any more
+async def test_a_resumed_stream_reports_the_call_that_was_cut_off(reports: int, open_members):
+    async with open_members(a=Working(reports), b=Working()) as members:
         session = await members["a"].client.initialize(LEGACY)
-        call = request("tools/call", {"name": "docs__work"}, 7)
+        call = request("tools/call", {"name": "docs__work", "_meta": {"progressToken": "p"}}, 7)
         async with members["a"].client.stream("POST", call, session) as stream:
-            first, _ = await stream.next()
+            for _ in range(1 + reports):
+                last, _ = await stream.next()
+        for sessions in members["a"].node._sessions:
+            assert await sessions.events.written()
         await members["a"].kill()
-        headers = {**session, "Last-Event-ID": first}
+        headers = {**session, "Last-Event-ID": last}
         async with members["b"].client.stream("GET", None, headers) as stream:
             answer = await stream.message()
         assert (answer["id"], answer["error"]["message"]) == (7, LOST)
