@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mcpmux.channels.tap import Leg
@@ -55,7 +57,6 @@ def test_a_message_left_out_on_one_leg_is_not_kept():
     assert rules.level(seen(HR, "in", "result", "resources/read", 1)) == "off"
     assert rules.level(seen(CLIENT, "out", "notification", "notifications/progress", 1)) == "off"
     assert rules.level(seen(CLIENT, "out", "result", "resources/read", 1)) == "off"
-    assert rules.level(seen(CLIENT, "out", "result", "resources/read", 1)) == "full"  # forgotten by then
 
 
 def test_what_came_of_several_upstreams_has_the_least_of_their_levels():
@@ -70,7 +71,32 @@ def test_what_came_of_several_upstreams_has_the_least_of_their_levels():
 def test_a_clients_request_is_known_by_its_prefix(target: str):
     rules = levels(CaptureRule(upstream="hr", level="off"))
     assert rules.level(seen(CLIENT, "in", "request", "tools/call", 1, target)) == "off"
-    assert rules.level(seen(CLIENT, "in", "request", "tools/call", 2, "x" + target)) == "full"
+    assert rules.level(seen(CLIENT, "in", "request", "tools/call", 2, "docs__find")) == "full"
+    assert rules.level(seen(CLIENT, "out", "error", "tools/call", 2)) == "full"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(("in", "request", "tools/call", 1, "find_person"), id="renamed tool"),
+        pytest.param(("in", "request", "resources/read", 1, "file:///salaries"), id="URI without prefix"),
+        pytest.param(("in", "request", "tasks/update", 1), id="task"),
+        pytest.param(("out", "result", "tools/list", 1), id="cached list"),
+        pytest.param(("out", "notification", "notifications/message"), id="log message"),
+    ],
+)
+def test_a_message_that_may_be_of_any_upstream_has_the_least_level(message: tuple[Any, ...]):
+    rules = levels(CaptureRule(upstream="hr", level="off"))
+    assert rules.level(seen(CLIENT, *message)) == "off"
+    rules.adopt({"docs": "docs"})
+    assert rules.level(seen(CLIENT, *message)) == "full"
+
+
+def test_an_answer_from_a_cache_has_the_level_of_its_request():
+    rules = levels(CaptureRule(upstream="hr", level="off"))
+    rules.level(seen(CLIENT, "in", "request", "resources/read", 1, "people+file:///salaries"))
+    assert rules.level(seen(CLIENT, "out", "result", "resources/read", 1)) == "off"
+    assert rules.level(seen(CLIENT, "in", "request", "initialize", 2)) == "full"
 
 
 def test_a_single_upstream_without_prefix_is_meant_by_everything_with_a_target():

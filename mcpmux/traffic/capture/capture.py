@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -26,6 +26,7 @@ import trio
 from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.lru import Lru
+from mcpmux.protocol import method as m
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, remove_surplus
 from mcpmux.traffic.capture.line import data_of, encode_lines
@@ -52,30 +53,36 @@ LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is enc
 REMEMBERED = 4096  # levels by upstream and method, and exchanges; a hostile peer may send new methods all day
 REMEMBERED_BYTES = 2**20  # of either
 OFF = "off"
+ANY = "*"  # in the place of an upstream's name
 
 _ORDER = {level: number for number, level in enumerate(LEVELS)}
+_OF_UPSTREAMS = frozenset(
+    {*m.PAGED, *m.MAY_ASK_FOR_INPUT, *m.ABOUT_TASKS, m.COMPLETE, m.CREATE_MESSAGE, m.ELICIT, m.LOG_MESSAGE}
+)
 _PREFIX = re.compile(r"(?:ui://)?([a-z][a-z0-9.-]{0,31})(?:\+|__|/)")
 
 
 class Levels:
     """Decides how much of a message is kept, by the user's rules. `prefixes`: that of each upstream, by name.
 
-    On the leg of an upstream a rule's `upstream` is that upstream. On a client's leg it is each that the
-    exchange has gone to so far, and for a request the one whose prefix its target has; of several the least
-    level counts, so that a message left out by one rule does not come in by the other leg.
+    On the leg of an upstream a rule's `upstream` is that upstream. On a client's leg it is the one whose
+    prefix the request's target has, and each that the exchange has gone to so far. It may be any when these
+    are unknown: the target is a new name or has no prefix, or the answer comes from a cache. Of several the
+    least level counts, so that a message left out by one rule does not come in by the other leg.
     """
 
     def __init__(self, config: Capture, prefixes: Mapping[str, str]) -> None:
         self._default = config.level
         self._rules = config.rules
         self._by_upstream = any(rule.upstream is not None for rule in config.rules)
-        self.adopt(prefixes)
         self._found: Lru[tuple[str | None, str | None], str] = Lru(REMEMBERED, REMEMBERED_BYTES)
         self._asked: Lru[int, tuple[str, ...]] = Lru(REMEMBERED, REMEMBERED_BYTES)
+        self.adopt(prefixes)
 
     def adopt(self, prefixes: Mapping[str, str]) -> None:
         """Use another set of upstreams."""
         self._owners = {prefix: name for name, prefix in prefixes.items()}
+        self._found.clear()  # the level for ANY
 
     @property
     def only(self) -> str | None:
@@ -98,21 +105,41 @@ class Levels:
         if not names:
             match = _PREFIX.match(observed.target or "")
             owner = self._owners.get(match[1]) if match is not None else None
-            names = (owner or self._owners.get(""),)
-        return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
+            if owner is not None:
+                names = (owner,)
+                if observed.exchange:
+                    self._asked[observed.exchange] = names
+            else:
+                names = (ANY if _is_about_upstreams(observed) else self._owners.get(""),)
+        return self._least(names, observed.method)
+
+    def _least(self, names: Iterable[str | None], method: str | None) -> str:
+        return min((self._level_of(name, method) for name in names), key=_ORDER.__getitem__)
 
     def _level_of(self, upstream: str | None, method: str | None) -> str:
         level = self._found.get((upstream, method))
         if level is not None:
             return level
-        level = self._default
-        for rule in self._rules:
-            pairs = (rule.upstream, upstream), (rule.method, method)
-            if all(glob is None or (name is not None and fnmatchcase(name, glob)) for glob, name in pairs):
-                level = rule.level
-                break
+        if upstream == ANY:
+            level = self._least(self._owners.values() or (None,), method)
+        else:
+            level = self._default
+            for rule in self._rules:
+                pairs = (rule.upstream, upstream), (rule.method, method)
+                if all(glob is None or (name is not None and fnmatchcase(name, glob)) for glob, name in pairs):
+                    level = rule.level
+                    break
         self._found[upstream, method] = level
         return level
+
+
+def _is_about_upstreams(observed: Observation) -> bool:
+    """Return whether a client's message goes to an upstream or has something of one, of a list the answer."""
+    if observed.target is not None:
+        return True
+    return observed.method in _OF_UPSTREAMS and (
+        observed.kind != "request" or observed.method not in m.PAGED
+    )
 
 
 class _Batch(msgspec.Struct, gc=False):
