@@ -111,7 +111,9 @@ class Capture:
     body_bytes: Annotated[int, Size(1)] = 4096
     """How much of a body to keep at level `truncated`."""
     queue_bytes: Annotated[int, Size(65536)] = 32 * 2**20
-    """Memory for messages that wait to be written, usually for 0.25 s at most. `kill -9` loses them."""
+    """Memory for messages that wait to be written, usually for 0.25 s at most. `kill -9` loses them. A longer
+    message is kept if no other waits.
+    """
     on_full: Annotated[str, Choice(("drop", "wait"))] = "drop"
     """If the disk is too slow: `drop` messages and count them, or let new requests of clients `wait`."""
     rotate_size: Annotated[int, Size(4096)] = 64 * 2**20

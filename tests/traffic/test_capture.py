@@ -322,6 +322,22 @@ async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
     assert [(entry["log_level"], entry["dropped"]) for entry in logs] == [("warning", 101 - len(numbers))]
 
 
+async def test_a_message_that_is_longer_than_the_queue_is_written(tmp_path: Path):
+    client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
+
+    async def use(sink: CaptureSink) -> None:
+        for _ in range(2):
+            sink.take_all([ask(client, exchanges, "x" * 100_000)])
+            assert sink.dropped == 0
+            sink.take_all([ask(client, exchanges)])
+            assert sink.dropped == 1
+            sink.dropped = 0
+            await until(lambda: not sink._bytes)
+
+    records = await capture(attrs.evolve(FULL, queue_bytes=65536), tmp_path, use)
+    assert [record.seq for record in records][1:] == [1, 3]
+
+
 async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path: Path):
     text = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"text":"' + b"x" * 1000 + b'"}}'
 

@@ -4,8 +4,9 @@
                                                                                    → thread: remove old files
 
 A message that finds the queue full is dropped: its number (`seq`) is missing in the files, and a warning
-counts them. With `on_full = "wait"` new requests of clients wait while the queue is more than half full, so
-that a slow disk slows clients down instead. While files cannot be written at all (full, read-only), capture
+counts them. A message that is longer than the queue is taken when the queue is empty. With `on_full = "wait"`
+new requests of clients wait while the queue is more than half full, so that a slow disk slows clients down
+instead. While files cannot be written at all (full, read-only), capture
 pauses with an error in the log, traffic goes on, and the queue is written when files can be written again.
 """
 
@@ -118,28 +119,25 @@ class Levels:
 
     def _level_of(self, upstream: str | None, method: str | None) -> str:
         level = self._found.get((upstream, method))
-        if level is not None:
-            return level
-        if upstream == ANY:
-            level = self._least(self._owners.values() or (None,), method)
-        else:
-            level = self._default
-            for rule in self._rules:
-                pairs = (rule.upstream, upstream), (rule.method, method)
-                if all(glob is None or (name is not None and fnmatchcase(name, glob)) for glob, name in pairs):
-                    level = rule.level
-                    break
-        self._found[upstream, method] = level
+        if level is None:
+            owners = self._owners.values() or (None,)
+            level = self._least(owners, method) if upstream == ANY else self._by_rules(upstream, method)
+            self._found[upstream, method] = level
         return level
+
+    def _by_rules(self, upstream: str | None, method: str | None) -> str:
+        for rule in self._rules:
+            pairs = (rule.upstream, upstream), (rule.method, method)
+            if all(glob is None or (name is not None and fnmatchcase(name, glob)) for glob, name in pairs):
+                return rule.level
+        return self._default
 
 
 def _is_about_upstreams(observed: Observation) -> bool:
     """Return whether a client's message goes to an upstream or has something of one, of a list the answer."""
     if observed.target is not None:
         return True
-    return observed.method in _OF_UPSTREAMS and (
-        observed.kind != "request" or observed.method not in m.PAGED
-    )
+    return observed.method in _OF_UPSTREAMS and (observed.kind != "request" or observed.method not in m.PAGED)
 
 
 class _Batch(msgspec.Struct, gc=False):
@@ -208,7 +206,7 @@ class CaptureSink:
             size = len(observed.data) + MESSAGE_COST
             if level == OFF:
                 continue
-            if self._bytes + size <= self._limit:
+            if self._bytes + size <= self._limit or not self._bytes:
                 self._put(level, (observed,), size)
             else:
                 self.dropped += 1
