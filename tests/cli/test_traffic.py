@@ -209,6 +209,18 @@ def test_stats_by_name_have_rows_of_names_with_their_slowest_exchanges(invoke: I
     assert "docs+file:///a.md" in invoke("traffic", "show", number, folder).stdout
 
 
+def test_stats_of_several_runs_name_that_of_the_slowest_exchange(invoke: Invoke, play: Play, tmp_path: Path):
+    later = Play("bbbbbbbb")
+    for _ in play.records:
+        later.read(seconds=0.001)
+    write(tmp_path, [*play.records, *later.records])
+    lines = invoke("traffic", "stats", str(tmp_path), "method=resources/read").stdout.splitlines()
+    words = lines[3].split()
+    number, *run = words[(at := words.index("--run")) - 1 : at + 2]
+    assert run == ["--run", play.run]
+    assert play.run in invoke("traffic", "show", number, *run, str(tmp_path)).stdout
+
+
 def test_stats_of_one_upstream_are_its_own(invoke: Invoke, folder: str):
     stdout = invoke("traffic", "stats", folder, "upstream=git").stdout
     assert "(clients)" not in stdout

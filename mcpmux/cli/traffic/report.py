@@ -42,7 +42,7 @@ from mcpmux.transports.byte_stream import reason_of
 SPARK_WIDTH = 12
 BAR_WIDTH = 40
 LATENCY_BARS = 12
-NAME_LIMIT = 50
+NAME_LIMIT = 64  # characters: as long as names of tools are
 ROWS_LIMIT = 40
 PIPE_WIDTH = 100  # columns of a picture away from a terminal
 
@@ -63,7 +63,7 @@ def stats(where: tuple[str, ...], by: str, as_json: bool) -> None:
     Rows of (clients) show the latency for clients, rows of an upstream the latency of the upstream alone.
     Errors are JSON-RPC errors, tool results with isError, and HTTP statuses from 400. Percentiles are at most
     0.1% off. OPEN counts requests whose response is not in the capture. SLOWEST is the number of the exchange
-    that took longest; `mcpmux traffic show` shows it.
+    that took longest, with its run if there are several; `mcpmux traffic show` shows it.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def _show(found: Stats, by: str) -> None:
     groups = found.groups()
     if groups:
         click.echo()
-        columns = columns_by(by)
+        columns = columns_by(by, found.has_runs)
         show_items(groups[:ROWS_LIMIT], False, columns, {*columns} - {"UPSTREAM", by.upper(), "LATENCY"})
         if len(groups) > ROWS_LIMIT:
             click.echo(f"… {len(groups) - ROWS_LIMIT} more rows; --json has them all")
@@ -111,14 +111,22 @@ def _show(found: Stats, by: str) -> None:
         show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
 
 
-def columns_by(by: str) -> Columns:
-    """Return the columns of groups; the last one shows the distribution of latencies."""
+def columns_by(by: str, has_runs: bool) -> Columns:
+    """Return the columns of groups; the last one shows the distribution of latencies.
+
+    `has_runs`: several have an exchange of each number.
+    """
 
     def name(group: Group) -> str:
         return (group.method if by == "method" or group.name is None else group.name)[:NAME_LIMIT]
 
     def percentile(percent: float) -> Callable[[Group], str]:
         return lambda group: time_text(group.latency.percentiles((percent,))[0])
+
+    def slowest(group: Group) -> str | None:
+        if group.slowest is None:
+            return None
+        return f"#{group.slowest}" + (f" --run {group.slowest_run}" if has_runs else "")
 
     return {
         "UPSTREAM": lambda group: (group.upstream[:NAME_LIMIT], "dim" if group.upstream == CLIENTS else ""),
@@ -128,7 +136,7 @@ def columns_by(by: str) -> Columns:
         "OPEN": lambda group: group.open or None,
         **{f"P{percent}": percentile(percent) for percent in PERCENTILES},
         "MAX": percentile(100),
-        "SLOWEST": lambda group: None if group.slowest is None else f"#{group.slowest}",
+        "SLOWEST": slowest,
         "SIZE": lambda group: bytes_text(group.bytes),
         "LATENCY": lambda group: spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
     }

@@ -77,7 +77,8 @@ HTTP = "http"
 class Group:
     """The counts of one method, or of one name or URI, on a leg. `upstream` is CLIENTS on the clients' leg.
 
-    `failed`: the answers that are not ok: ERROR, TOOL_ERROR, or else HTTP. `slowest`: number of an exchange.
+    `failed`: the answers that are not ok: ERROR, TOOL_ERROR, or else HTTP. `slowest`: number of an exchange
+    in the run `slowest_run`.
     """
 
     def __init__(self, upstream: str, method: str, name: str | None = None) -> None:
@@ -85,6 +86,7 @@ class Group:
         self.method = method
         self.name = name
         self.slowest: int | None = None
+        self.slowest_run = ""
         self.requests = self.answers = self.notifications = 0
         self.failed: Counter[str] = Counter()
         self.asked_bytes = self.bytes = 0
@@ -117,7 +119,8 @@ class Group:
             return False
         self.answers += 1
         if record.ms is not None:
-            self.slowest = record.exchange if record.ms / 1000 > self.latency.most else self.slowest
+            if record.ms / 1000 > self.latency.most:
+                self.slowest, self.slowest_run = record.exchange, record.run
             self.latency.record(record.ms / 1000)
         status = statuses_of(record)[0]
         if status != OK:
@@ -135,6 +138,7 @@ class Group:
             "method": self.method,
             "name": self.name,
             "slowest": self.slowest,
+            "slowestRun": self.slowest_run or None,
             "requests": self.requests,
             "answers": self.answers,
             "open": self.open,
@@ -161,6 +165,8 @@ class Stats:
     def __init__(self, *, by_name: bool = False) -> None:
         self._by_name = by_name
         self._groups: dict[tuple[str, str, str | None], Group] = {}
+        self.has_runs = False  # several, which number their exchanges alike
+        self._run = ""
         self.messages = 0
         self.bytes = 0
         self.invalid = 0
@@ -173,6 +179,8 @@ class Stats:
         """Count a message."""
         if record.kind == "start":
             return
+        self.has_runs = self.has_runs or record.run != (self._run or record.run)
+        self._run = record.run
         self.messages += 1
         self.bytes += record.size
         self.first = min(self.first or record.time, record.time)
