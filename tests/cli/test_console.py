@@ -64,7 +64,7 @@ def tables() -> Iterator[tuple[str, ...]]:
             if isinstance(value, Mapping) and value and all(map(str.isupper, map(str, value))):
                 yield tuple(value)
     yield from (tuple(kind.columns) for kind in KINDS.values())
-    yield tuple(columns_by("method"))
+    yield tuple(columns_by("method", has_runs=False))
 
 
 TABLES = sorted(set(tables()))
