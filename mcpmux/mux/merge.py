@@ -18,7 +18,8 @@ from __future__ import annotations
 import itertools
 import operator
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,7 +27,16 @@ import msgspec
 from mcpmux.mux import rewrite
 from mcpmux.mux.item import REPEATED, ItemProblem, mend_items, read_fitting
 from mcpmux.mux.rewrite import Space
-from mcpmux.mux.seal import CRC_BITS, FIRST_TOLD, LAST_TOLD, MARKS_LIMIT, Position, mark_of, utf8_of
+from mcpmux.mux.seal import (
+    CRC_BITS,
+    FIRST_TOLD,
+    LAST_TOLD,
+    MARKS_LIMIT,
+    InvalidCursor,
+    Position,
+    mark_of,
+    utf8_of,
+)
 from mcpmux.protocol.envelope import decode_items, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.method import LISTS
@@ -160,7 +170,8 @@ def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> Encoded
 PAGE_LIMIT: Final = 10_000  # pages of one upstream's list; a longer list is considered endless
 ITEM_LIMIT: Final = 100_000  # items of one upstream's list, by default
 LOOKS: Final = 10  # times the page size: items that are read for one page, of which few may be shown
-FOLLOWING_LIMIT: Final = 8 * 1024  # characters of one upstream's cursor; the combined one has room for 32
+FOLLOWING_LIMIT: Final = 8 * 1024  # characters of one upstream's cursor; the combined one has room for 25
+TOO_LONG: Final = "its list cannot go on: its cursor is too long"
 
 
 Item = Fields | Raw
@@ -310,7 +321,7 @@ class Walk:
         elif following is not None and position.pages + 1 >= PAGE_LIMIT:
             self.failures[position.upstream] = f"its list is cut after {PAGE_LIMIT} pages"
         elif following is not None and len(following) > FOLLOWING_LIMIT:
-            self.failures[position.upstream] = "its list cannot go on: its cursor is too long"
+            self.failures[position.upstream] = TOO_LONG
         elif following is not None:
             # `advance` detects a cycle of cursors, which would make the walk endless.
             after = position.advance(following, count)
@@ -348,10 +359,28 @@ class Walk:
         looked_at_many = self._looked_at >= LOOKS * self._page_size
         return self._count >= self._page_size or looked_at_many or not self.wanted
 
-    def resume(self) -> list[Position]:
-        """Return the positions where the next combined page begins."""
-        room = min(LAST_TOLD, MARKS_LIMIT // max(1, len(self.wanted)) - FIRST_TOLD)
+    def resume(self, marks: int = MARKS_LIMIT) -> list[Position]:
+        """Return the positions where the next combined page begins, with `marks` of names, about."""
+        room = min(LAST_TOLD, marks // max(1, len(self.wanted)) - FIRST_TOLD)
         return [self._before[place.upstream].continued(place, max(0, room)) for place in self.wanted]
+
+    def cursor(self, seal: Callable[[list[Position]], str]) -> str | None:
+        """Return the cursor of the next combined page, made by `seal`; None after the last page.
+
+        `seal` raises InvalidCursor for positions that are too long together. Then they get fewer marks, or
+        the lists with the longest cursors end, each with a failure.
+        """
+        marks = MARKS_LIMIT
+        while self.wanted:
+            with suppress(InvalidCursor):
+                return seal(self.resume(marks))
+            if not marks:
+                # A quarter of the lists at a time, as sealing that many long cursors takes milliseconds.
+                by_length = sorted(self.wanted, key=lambda place: len(place.cursor or ""))
+                self.failures |= {place.upstream: TOO_LONG for place in by_length[len(by_length) * 3 // 4 :]}
+                self.wanted = [place for place in self.wanted if place.upstream not in self.failures]
+            marks = 0
+        return None
 
 
 # mcpmux's description of itself

@@ -159,12 +159,14 @@ class CursorSeal(_Seal):
         Only `principal` can use it. Neither `kind` nor the principal's name has a NUL in it.
         """
         body = encode(positions)
-        # Of a small body, the compressed form is longer.
-        packed = zlib.compress(body, 6)
-        text = self._seal(_DEFLATED + packed if len(packed) < len(body) else _PLAIN + body, kind, principal)
-        if len(body) > _BODY_LIMIT or len(text) > CURSOR_LIMIT:
-            raise InvalidCursor("the upstreams' cursors are too long to be combined")
-        return text
+        if len(body) <= _BODY_LIMIT:
+            # Of a small body, the compressed form is longer.
+            packed = zlib.compress(body, 6)
+            data = _DEFLATED + packed if len(packed) < len(body) else _PLAIN + body
+            text = self._seal(data, kind, principal)
+            if len(text) <= CURSOR_LIMIT:
+                return text
+        raise InvalidCursor("the upstreams' cursors are too long to be combined")
 
     def open(self, kind: str, text: str, principal: str = "") -> list[Position]:
         """Return the positions in a cursor that `seal` made for `kind` and `principal`.

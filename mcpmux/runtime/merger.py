@@ -30,11 +30,7 @@ from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.rewrite import NAMED_BY, expose_item
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.protocol.call import META, Call, Exchange, Notify
-from mcpmux.protocol.codes import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    UPSTREAM_UNAVAILABLE,
-)
+from mcpmux.protocol.codes import INVALID_PARAMS, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import members_of, raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST, TOOLS_LIST
 from mcpmux.protocol.raw_json import Fields
@@ -191,19 +187,16 @@ class Merger:
                     fetches.append(self._fetch(position, upstream, call, walk, parts))
             await together(fetches)
             walk.end_round()
+        cursor = walk.cursor(lambda positions: self.seal.seal(call.method, positions, call.principal.key))
         if walk.failures and self.merging.strict:
             raise incomplete("The list is not complete", self._registry, walk.failures)
         result = {"resultType": _COMPLETE, PAGED[call.method].items: walk.items()}
-        if walk.wanted:
-            try:
-                cursor = self.seal.seal(call.method, walk.resume(), call.principal.key)
-            except InvalidCursor as error:
-                raise RpcError(INTERNAL_ERROR, f"The list cannot go on: {error}") from None
+        if cursor is not None:
             result["nextCursor"] = raw(cursor)
         result["ttlMs"] = raw(0 if walk.failures else parts.freshness.ttl_ms)
         # All pages of a list must have one scope ("Interaction with Pagination"), and the scope of a page to
         # come is not known yet. Besides, a cursor is for its principal only.
-        is_whole = not walk.wanted and "cursor" not in call.params
+        is_whole = cursor is None and "cursor" not in call.params
         result["cacheScope"] = raw(parts.freshness.scope if is_whole else "private")
         if walk.failures:
             parts.until = None  # an incomplete list must not be given again when the missing upstream is back

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.mux.item import REPEATED
-from mcpmux.mux.merge import BEGINS_AGAIN, FOLLOWING_LIMIT, ITEM_LIMIT, PAGE_LIMIT, Walk
+from mcpmux.mux.merge import BEGINS_AGAIN, FOLLOWING_LIMIT, ITEM_LIMIT, PAGE_LIMIT, TOO_LONG, Walk
 from mcpmux.mux.seal import CursorSeal, Position
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields
@@ -227,15 +229,43 @@ def test_an_unusable_cursor_fails_only_its_own_upstream():
     walk.end_round()
     assert [item["name"] for item in decode_any(walk.items())] == ["x", "y"]
     assert [position.upstream for position in walk.wanted] == ["b"]
-    assert walk.failures == {"a": "its list cannot go on: its cursor is too long"}
+    assert walk.failures == {"a": TOO_LONG}
 
 
-def test_thirty_upstreams_with_the_longest_cursors_fit_in_a_combined_one():
-    cursor = hashlib.shake_256(b"").hexdigest(FOLLOWING_LIMIT // 2)
-    names = [f"tool{number}" for number in range(1000)]
-    SEAL.seal(
-        "tools/list", [Position(f"upstream-{number}", cursor).tell(names, names) for number in range(30)]
-    )
+def resumed(walk: Walk) -> list[Position]:
+    """Return the positions in the cursor after a walk."""
+    cursor = walk.cursor(partial(SEAL.seal, "tools/list"))
+    assert cursor is not None
+    return SEAL.open("tools/list", cursor)
+
+
+# Base64 is what tokens are made of, and it cannot be compressed by more than a quarter.
+@pytest.mark.parametrize(
+    ("lengths", "least"),
+    [
+        ([FOLLOWING_LIMIT] * 25, 25),
+        ([100] * 1000, 1000),
+        ([500] * 400, 400),
+        # These do not fit: the shortest go on, and at least half of those for which there is room.
+        ([FOLLOWING_LIMIT] * 100, 14),
+        ([2000] * 100 + [60] * 60, 100),
+        ([100] * 2000, 700),
+    ],
+)
+def test_the_cursors_that_fit_in_a_combined_one_go_on(lengths: list[int], least: int):
+    walk = Walk([Position(f"upstream-{number}") for number in range(len(lengths))], 1)
+    for position, length in zip(walk.wanted, lengths, strict=True):
+        names = [f"{position.upstream}/tool{number}" for number in range(60)]
+        assert walk.sift(position, names) is None
+        cursor = base64.b64encode(hashlib.shake_256(position.upstream.encode()).digest(length))[:length]
+        walk.take_page(position, [{"name": raw(name)} for name in names], cursor.decode(), names=names)
+    walk.end_round()
+    going_on = {position.upstream for position in resumed(walk)}
+    shortest = {f"upstream-{number}" for number, length in enumerate(lengths) if length == min(lengths)}
+    assert len(going_on) >= least
+    assert going_on >= shortest or going_on <= shortest
+    ended = [f"upstream-{number}" for number in range(len(lengths)) if f"upstream-{number}" not in going_on]
+    assert walk.failures == dict.fromkeys(ended, TOO_LONG)
 
 
 @pytest.mark.parametrize("count", [1, 150, 1000])
@@ -248,9 +278,8 @@ def test_many_unfinished_upstreams_fit_in_a_combined_cursor(count: int):
         cursor = hashlib.shake_256(position.upstream.encode()).hexdigest(50)
         walk.take_page(position, items, cursor, names=names)
     walk.end_round()
-    resumed = SEAL.open("tools/list", SEAL.seal("tools/list", walk.resume()))
-    again = Walk(resumed, 1000)
-    for position in resumed:
+    again = Walk(resumed(walk), 1000)
+    for position in again.wanted:
         assert again.sift(position, names[100:200]) is None
         assert again.sift(position, [*names[-2:], "new"]) == [False, False, True]
         assert not any(again.sift(position, names[:100]) or [True])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
+import attrs
 import pytest
 import structlog
 import trio
 import trio.testing
 
+from mcpmux.config import Merging
 from mcpmux.config.views import Override, Selector, View, ViewOverride
 from mcpmux.mux.listing import KNOWN_SECONDS
 from mcpmux.mux.merge import BEGINS_AGAIN
@@ -410,6 +413,28 @@ async def test_list_of_many_upstreams_lets_others_have_their_turn(autojump_clock
         assert [item["uri"] for item in result["resources"]] == [f"{name}+x:1" for name in servers]
         assert count == many
         assert seen[0] < many / 2
+
+
+async def test_a_list_ends_where_its_cursor_does_not_fit_beside_the_others(autojump_clock):
+    async def answer(_server: Any, params: Json, _message: Json) -> Json:
+        page = {"resources": [resource(f"x:{len(params)}")], "resultType": "complete", **CACHE}
+        return page if "cursor" in params else page | {"nextCursor": secrets.token_urlsafe(6_000)}
+
+    servers = {
+        f"s{number}": ScriptedServer(resources=[], handlers={"resources/list": answer})
+        for number in range(40)
+    }
+    async with open_world(servers, page_size=1) as world:
+        client = world.client()
+        page = await client.request("resources/list")
+        assert len(page["resources"]) == 40
+        ended = page["_meta"]["dev.mcpmux/upstreams"]
+        assert 0 < len(ended) < 40
+        rest = await client.request("resources/list", {"cursor": page["nextCursor"]})
+        assert len(rest["resources"]) == 40 - len(ended)
+        world.mux.apply(attrs.evolve(world.mux.config, merging=Merging(page_size=1, strict=True)))
+        error = await client.refusal("resources/list")
+        assert error["data"]["dev.mcpmux/upstreams"].keys() == ended.keys()
 
 
 async def test_a_single_unprefixed_upstream_is_transparent(autojump_clock):
