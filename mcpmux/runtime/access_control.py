@@ -35,13 +35,12 @@ from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_fields, objects_in, raw, text_of
 from mcpmux.protocol.principal import ANYONE, NARROWED, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.transports.inline import in_task
+from mcpmux.transports.inline import TURN_SECONDS, next_turn
 from mcpmux.upstreams.lists import known_listing, learn_listing
 from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
-TURN_SECONDS: Final = 0.005  # for judging a list, until other tasks have their turn
 NARROWINGS_KEPT: Final = 256  # parsed queries; a hostile client may send new ones all day
 NARROWINGS_BYTES: Final = 64 * 2**20  # of them and of their globs for each upstream
 GLOB_BYTES: Final = 1024  # of a compiled glob for one upstream's items, about
@@ -223,9 +222,7 @@ class AccessControl:
         for name in names:
             shown.append(judge.may(upstream, method, name))
             if trio.current_time() > until:
-                await in_task()
-                await trio.lowlevel.checkpoint()
-                until = trio.current_time() + TURN_SECONDS
+                until = await next_turn()
         return shown
 
     async def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:

@@ -30,11 +30,11 @@ from mcpmux.mux.rewrite import Namespace, Space
 from mcpmux.mux.view import KIND_OF_LIST, UPSTREAMS, BadNarrowing, globs_in
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.principal import NARROWED, Principal
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import Merger, Reasons, incomplete
-from mcpmux.transports.inline import in_task, together
+from mcpmux.transports.inline import TURN_SECONDS, in_task, next_turn, together
 from mcpmux.upstreams.lists import names_of
 from mcpmux.upstreams.registry import UpstreamRegistry
 from mcpmux.upstreams.upstream import Upstream
@@ -73,6 +73,27 @@ OwnName = Callable[[str, str], str | None]
 
 def _as_it_is(_upstream: str, name: str) -> str | None:
     return name
+
+
+async def _is_of_template(upstream: Upstream, templates: Collection[str], uri: str) -> bool:
+    """Return whether a URI is one of an upstream's templates, or matches one.
+
+    Other tasks get their turn in between. Raises RpcError after `list_timeout`.
+    """
+    # For a completion it is a template, which need not match itself (`a{?q}`).
+    if uri in templates:
+        return True
+    now = trio.current_time()
+    until, seconds = now + TURN_SECONDS, upstream.config.list_timeout
+    for template in templates:
+        if matches_template(template, uri):
+            return True
+        if trio.current_time() > until:
+            until = await next_turn()
+            if until > now + seconds:
+                reason = f"has templates that take longer than its list_timeout, {seconds:g} s, to match"
+                raise upstream.status.error(UPSTREAM_UNAVAILABLE, reason)
+    return False
 
 
 class Resolver:
@@ -213,8 +234,7 @@ class Resolver:
                 elif list_method == m.RESOURCES_LIST:  # it may be one of a template
                     names, remembered = await names_of(upstream, m.TEMPLATES_LIST, call, anew=anew)
                     again = again or remembered
-                    # For a completion it is a template itself, which need not match itself (`a{?q}`).
-                    if text in names or any(matches_template(template, text) for template in names):
+                    if await _is_of_template(upstream, names, text):
                         templated.add(upstream.name)
             except RpcError as error:
                 missing[upstream.name] = error.message

@@ -15,8 +15,10 @@ from mcpmux.config import Merging
 from mcpmux.config.views import Override, Selector, View, ViewOverride
 from mcpmux.mux.listing import KNOWN_SECONDS
 from mcpmux.mux.merge import BEGINS_AGAIN
+from mcpmux.mux.pattern import PIECE_LIMIT
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.transports.inline import BUNCH
+from tests.peers.client import ScriptedClient
 from tests.peers.revision import LEGACY, Json
 from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
@@ -91,6 +93,31 @@ async def test_a_raw_template_is_completed_by_its_only_owner(template, down, aut
             ref = {"type": "ref/resource", "uri": uri}
             await client.request("completion/complete", {"ref": ref, "argument": {"name": "x", "value": ""}})
     assert asked == [template, template]
+
+
+async def test_other_exchanges_go_on_while_a_uri_is_compared_with_many_templates():
+    heavy = [f"a{'{+x}' * (PIECE_LIMIT - 2)}{number}" for number in range(50)]
+    templates = [{"uriTemplate": template, "name": "t"} for template in heavy]
+    server, order, compared = ScriptedServer(resources=[], templates=templates), list[str](), trio.Event()
+
+    async def answer(server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        compared.set()
+        return {"resourceTemplates": templates, "resultType": "complete", **CACHE}
+
+    async def read(client: ScriptedClient) -> None:
+        await client.refusal("resources/read", {"uri": "a" + "x" * 500})
+        order.append("read")
+
+    server.handlers["resources/templates/list"] = answer
+    async with open_world({"docs": server, "other": docs()}) as world, trio.open_nursery() as nursery:
+        reader, other = world.client(), world.client()
+        await other.request("resources/list")
+        nursery.start_soon(read, reader)
+        await compared.wait()
+        for _ in range(3):
+            await other.request("resources/read", {"uri": "other+memo:1"})
+        order.append("others")
+    assert order == ["others", "read"]
 
 
 async def say_name(server: ScriptedServer, params: Json, message: Json) -> Json:
