@@ -92,7 +92,7 @@ class Subscriber:
         self.on_lists: Callable[[], None] = lambda: None
         self.settled = trio.Event()
         self._askers = trio.lowlevel.ParkingLot()  # the tasks that ask for what is wanted
-        self._clients = trio.lowlevel.ParkingLot()  # the tasks that wait for answers
+        self._waiting: dict[str, set[trio.lowlevel.ParkingLot]] = {}  # where tasks wait for answers, by URI
         self._connection: Connection
         self._lists: tuple[str, ...] = ()  # the names by which it is asked for list changes
         self._newest: dict[Way, trio.CancelScope] = {}  # around the newest acknowledged listens
@@ -131,13 +131,18 @@ class Subscriber:
         self._wanted.miss(self._wanted.direct.agreed)
         self._act()
 
-    def _act(self, *, answered: bool = False) -> None:
-        """Report what may have changed unnoticed, and wake the tasks that ask, and those that wait."""
+    def _act(self, answered: Collection[str] = ()) -> None:
+        """Report what may have changed unnoticed, and wake the tasks that ask, and those that wait.
+
+        `answered`: the URIs about which there may be an answer. Tasks that wait for others sleep on, as
+        thousands of clients may subscribe at a time.
+        """
         for uri in self._wanted.take_changed():
             self._tell_update(uri)
         self._askers.unpark_all()
-        if answered:
-            self._clients.unpark_all()
+        for uri in answered:
+            for arrival in self._waiting.get(uri, ()):
+                arrival.unpark_all()
 
     def refusal(self, uri: str) -> RpcError | None:
         """Return the error with which the upstream has refused `uri`, None if it has not."""
@@ -152,20 +157,28 @@ class Subscriber:
         `renewed`: whether they begin anew with each answer, and when a client has answered a question of the
         upstream. Return the URIs that it has agreed to.
         """
-        wanted = self._wanted
-        waiting = wanted.ask_again(uris)
+        wanted, arrival = self._wanted, trio.lowlevel.ParkingLot()
+        asked = waiting = wanted.ask_again(uris)
         if waiting:
             self._act()
-        with trio.move_on_after(seconds) as patience:
-            while waiting:
-                is_asked = renewed and not self._answering.isdisjoint(waiting)
-                if is_asked:  # a person may be asked
-                    patience.deadline = math.inf
-                await self._clients.park()
-                count, waiting = len(waiting), wanted.unanswered(waiting)
-                # The upstream may answer for one URI after the other, and there may be many.
-                if is_asked or (renewed and len(waiting) < count):
-                    patience.deadline = trio.current_time() + seconds
+        for uri in asked:
+            self._waiting.setdefault(uri, set()).add(arrival)
+        try:
+            with trio.move_on_after(seconds) as patience:
+                while waiting:
+                    is_asked = renewed and not self._answering.isdisjoint(waiting)
+                    if is_asked:  # a person may be asked
+                        patience.deadline = math.inf
+                    await arrival.park()
+                    count, waiting = len(waiting), wanted.unanswered(waiting)
+                    # The upstream may answer for one URI after the other, and there may be many.
+                    if is_asked or (renewed and len(waiting) < count):
+                        patience.deadline = trio.current_time() + seconds
+        finally:
+            for uri in asked:
+                self._waiting[uri].discard(arrival)
+                if not self._waiting[uri]:
+                    del self._waiting[uri]
         return frozenset(filter(wanted.is_agreed, uris))
 
     async def hears_lists(self, seconds: float) -> None:
@@ -224,7 +237,7 @@ class Subscriber:
             if patience.cancelled_caught:
                 self._wanted.come_due(way)
         # A client that waits is served at once, unless something was asked a moment ago.
-        await trio.sleep_until((asked_at if self._clients else trio.current_time()) + GATHER_SECONDS)
+        await trio.sleep_until((asked_at if self._waiting else trio.current_time()) + GATHER_SECONDS)
 
     # The modern way to ask
 
@@ -296,7 +309,7 @@ class Subscriber:
                     self.on_lists()
             elif not is_direct:
                 wanted.end_replaced(server, granted, is_over=is_over)
-            self._act(answered=True)
+            self._act(uris)
 
     def _take_over(
         self, way: Way, server: Server, uris: frozenset[str], told: Fields, listen: trio.CancelScope
@@ -328,7 +341,7 @@ class Subscriber:
                 self._tell_lists(lists)
             if lists != former_lists:  # most listens differ from the one before in their URIs only
                 self.on_lists()
-        self._act(answered=True)
+        self._act(uris)
         return granted
 
     # The legacy way to ask
@@ -358,7 +371,7 @@ class Subscriber:
                 else:
                     await self._subscribe(uri)
         self._asking.discard(uri)
-        self._act(answered=True)
+        self._act([uri])
 
     async def _subscribe(self, uri: str) -> None:
         wanted = self._wanted
@@ -370,7 +383,7 @@ class Subscriber:
             elif event.method == m.ANSWERED:
                 self._answering.discard(uri)
                 patience.deadline = trio.current_time() + AGREE_SECONDS
-            self._act(answered=True)
+            self._act([uri])
 
         code, reason = UPSTREAM_TIMEOUT, "the upstream did not answer in time whether it tells about"
         call = Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}, self._whose(uri))

@@ -99,6 +99,32 @@ async def test_everybody_who_is_refused_hears_it_at_once(up, down, autojump_cloc
         assert repr(world.mux.upstreams["x"].subscriber) == "<Subscriber 0 asked, 0 refused>"
 
 
+class Steps(trio.abc.Instrument):
+    """Counts the steps of all tasks."""
+
+    count = 0
+
+    def before_task_step(self, _task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+async def count_steps(clients: int) -> int:
+    """Return how many steps it takes when so many clients subscribe to a resource each, at once."""
+    uris, steps = [f"memo:{number}" for number in range(clients)], Steps()
+    async with open_world({"x": Subscribable(LEGACY, uris=uris)}) as world:
+        subscribing = [(await client_of(world, LEGACY), uri) for uri in uris]
+        trio.lowlevel.add_instrument(steps)
+        async with trio.open_nursery() as nursery:
+            for client, uri in subscribing:
+                nursery.start_soon(client.request, "resources/subscribe", {"uri": uri})
+        trio.lowlevel.remove_instrument(steps)
+    return steps.count
+
+
+async def test_an_answer_wakes_no_client_that_waits_for_another(autojump_clock):
+    assert await count_steps(200) < 2.5 * await count_steps(100)
+
+
 async def test_a_subscribe_that_hangs_delays_no_other(autojump_clock):
     async with open_world({"x": Moody(LEGACY, ignore_memo_2), "y": Subscribable(MODERN)}) as world:
         stuck, fine = await client_of(world, LEGACY), await client_of(world, LEGACY)
