@@ -240,7 +240,8 @@ def install(host: str, file: Path, project: Path | None, replace: bool, yes: boo
     servers = gather(
         entry for entry in entries if (entry.place.path, entry.place.project) == (place.path, place.project)
     )
-    moved = find_present(servers, upstreams_in(document))
+    present = find_present(servers, upstreams_in(document))
+    moved = [source.name for server in present for source in server.sources]
     share = [] if os.name == "nt" else ["--share"]
     command = [*find_command(), "serve", str(file), "--stdio", *share]
     change = plan_install(place, command, moved if replace else ())

@@ -119,12 +119,25 @@ def likeness_of(table: Mapping[str, Any]) -> str:
     return REFERENCE.sub("${}", json.dumps(parts, sort_keys=True, default=str))
 
 
-def find_present(servers: Iterable[Gathered], tables: Mapping[str, Table]) -> list[str]:
-    """Return the names, in the files of host apps, of the servers that a configuration has, as `find_new`."""
-    kinds = {likeness_of(table) for table in tables.values()}
-    return [
-        source.name for server in servers if _likeness_of_server(server) in kinds for source in server.sources
-    ]
+def find_present(servers: Iterable[Gathered], tables: Mapping[str, Table]) -> list[Gathered]:
+    """Return the servers that a configuration has. `tables`: its upstreams, by name.
+
+    Secrets are not compared, so servers may differ in these alone: an upstream is one of them, that of its
+    name if there is one.
+    """
+    kinds = {name: likeness_of(table) for name, table in tables.items()}
+    present: list[Gathered] = []
+    left = list(servers)
+    for by_name in (True, False):
+        for server in tuple(left):
+            kind = likeness_of(Vault(None).clear(server.name, server.table))
+            names = {server.name, *(derive_name(source.name) for source in server.sources)}
+            fitting = (name for name in kinds if kinds[name] == kind and (not by_name or name in names))
+            if (name := next(fitting, None)) is not None:
+                del kinds[name]
+                left.remove(server)
+                present.append(server)
+    return present
 
 
 def upstreams_in(document: Mapping[str, Any]) -> dict[str, Table]:
@@ -134,22 +147,14 @@ def upstreams_in(document: Mapping[str, Any]) -> dict[str, Table]:
     return {name: dict(table) for name, table in tables if isinstance(table, Mapping)}
 
 
-def _likeness_of_server(server: Gathered) -> str:
-    return likeness_of(Vault(None).clear(server.name, server.table))
-
-
 def find_new(servers: Iterable[Gathered], tables: Mapping[str, Table]) -> list[Gathered]:
     """Return the servers that a configuration lacks, under names that are free there.
 
     `tables`: its upstreams, by name.
     """
-    counts = Counter(likeness_of(table) for table in tables.values())
-    new_servers = []
-    for server in servers:
-        if counts[kind := _likeness_of_server(server)]:
-            counts[kind] -= 1
-        else:
-            new_servers.append(server)
+    servers = list(servers)
+    present = find_present(servers, tables)
+    new_servers = [server for server in servers if server not in present]
     names = derive_names([*tables, *(server.name for server in new_servers)])[len(tables) :]
     return [evolve(server, name=name) for server, name in zip(new_servers, names, strict=True)]
 

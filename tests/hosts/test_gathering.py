@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.config.scalars import is_name
 from mcpmux.hosts.entry import Found
 from mcpmux.hosts.host import HOSTS, Place
-from mcpmux.hosts.importing import gather, refuse_invalid
+from mcpmux.hosts.importing import find_new, find_present, gather, refuse_invalid
 
 
 def found(host: str, name: str, command: str, *, enabled: bool = True) -> Found:
@@ -40,6 +41,29 @@ def test_one_server_with_two_names_comes_twice() -> None:
 
 def test_what_cannot_be_taken_over_is_left_out() -> None:
     assert gather([Found("x", Place(HOSTS["zed"], Path("/z")), reason="no")]) == []
+
+
+@pytest.mark.parametrize(
+    ("upstreams", "present"),
+    [
+        (["work"], ["work"]),
+        (["gh"], ["home"]),
+        (["gh", "work"], ["work", "home"]),
+        (["home", "work"], ["home", "work"]),
+        ([], []),
+    ],
+)
+def test_an_upstream_is_one_of_the_servers_that_differ_in_their_secrets(
+    upstreams: list[str], present: list[str]
+) -> None:
+    place = Place(HOSTS["cursor"], Path("/cursor"))
+    servers = gather(
+        Found(name, place, {"command": "x", "env": {"API_TOKEN": name * 9}}) for name in ("home", "work")
+    )
+    tables = {name: {"command": "x", "env": {"API_TOKEN": "${TOKEN}"}} for name in upstreams}
+    assert [server.name for server in find_present(servers, tables)] == present
+    missing = {"home", "work"} - {*present}
+    assert {server.name for server in find_new(servers, tables)} == missing
 
 
 servers = st.builds(
