@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -89,6 +90,7 @@ log = structlog.get_logger()
 
 _REQUESTED = "protocolVersion"
 _ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE, _REQUESTED)
+ANY = "*"  # in the place of a revision
 SHOWN = 120  # characters of a name or URI in an error
 
 canonical = msgspec.json.Encoder(order="sorted").encode
@@ -106,7 +108,8 @@ class CapturedAnswers:
         self.unusable: Counter[str] = Counter()
         self.redacted = 0
         self._cycle = cycle
-        self._groups: dict[tuple[str, bytes], list[CapturedRequest]] = {}
+        # By method, what a request is about, and its revision, whether it is modern, or ANY.
+        self._groups: dict[tuple[str, bytes, str | bool | None], list[CapturedRequest]] = {}
         self._asked: Counter[tuple[object, ...]] = Counter()
         self.requests: dict[str, list[CapturedRequest]] = {}
         """Every answered request by its method, in the order of the capture."""
@@ -119,20 +122,17 @@ class CapturedAnswers:
             self.requests.setdefault(captured.method, []).append(captured)
             keys = [canonical(values_of(captured.params))] if captured.problem is None else []
             keys += [_about(captured.params)] if captured.method != m.LISTEN else []
-            for key in keys:
-                self._groups.setdefault((captured.method, key), []).append(captured)
+            for key, era in product(keys, (captured.revision, captured.modern, ANY)):
+                self._groups.setdefault((captured.method, key, era), []).append(captured)
 
     def find(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
         """Return the captured request whose answer this one gets; None when there is none."""
-        keys = ((method, key) for key in (canonical(values_of(params)), _about(params)))
-        key = next((key for key in keys if key in self._groups), None)
-        if key is None:
-            return None
-        requests = self._groups[key]
-        same = [captured for captured in requests if captured.revision == revision]
-        era = [captured for captured in requests if captured.modern is is_modern(revision)]
-        pool = same or era or requests
-        return self._turn((*key, pool[0].position), pool)
+        eras = revision, is_modern(revision), ANY
+        for key, era in product((canonical(values_of(params)), _about(params)), eras):
+            pool = self._groups.get((method, key, era))
+            if pool is not None:
+                return self._turn((method, key, pool[0].position), pool)
+        return None
 
     def _turn(self, key: tuple[object, ...], pool: Sequence[CapturedRequest]) -> CapturedRequest:
         number = self._asked[key]
