@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpmux.config import AccessRule
+from mcpmux.config import AccessRule, Redaction
 from mcpmux.config.views import Parameter, Selector, View
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
@@ -34,6 +34,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode, members_of, raw
 from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.principal import ANYONE
+from mcpmux.traffic.redaction.redactor import Redactor
 from tests.examples import examples
 
 SIZE, TIMES = 32, 8
@@ -115,6 +116,7 @@ RULES = (
 )
 VIEW = View(include=(Selector(name="*a*"), Selector(upstream="x", kind="resources", name="file:///*")))
 SEAL = CursorSeal(b"0123456789abcdef")
+REDACTOR = Redactor(Redaction(paths=("..ssn", "params.arguments[*].ssn", "..a.*")))
 PARAMETERS = {"p": Parameter(hidden=True, default="d"), "q": Parameter(description="of ours")}
 
 
@@ -219,6 +221,13 @@ def carry(part: Any) -> None:
                 position.advance(text)
 
 
+def redact(part: Any) -> None:
+    for method, member in ((m.TOOLS_CALL, "arguments"), (m.ELICIT, "requestedSchema")):
+        REDACTOR.redact(method, message_with(method, member, {"ssn": 1, "password": part, "a": part}))
+        REDACTOR.redact(method, message_with(method, member, {"ssn": 1, "a": encode(part).decode()}))
+    REDACTOR.redact(None, encode({"ssn": part})[:-2])
+
+
 def texts_in(part: Any) -> list[str]:
     """Return the texts of a part, however deep they are."""
     texts: list[str] = []
@@ -235,7 +244,7 @@ def texts_in(part: Any) -> list[str]:
 
 WORK: dict[str, Callable[[Any], None]] = {
     function.__name__: function
-    for function in (decode, resolve, expose, merge, judge, subscribe, fill_in, carry)
+    for function in (decode, resolve, expose, merge, judge, subscribe, fill_in, carry, redact)
 }
 
 

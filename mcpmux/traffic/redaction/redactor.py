@@ -92,11 +92,12 @@ class _Frame(msgspec.Struct):
 
     `at`: the member's name or number, None before a name. `label`: the rule that makes its value a secret.
     `named`: the rule for the member `value`, which is at `value`. `strict`: the rule for values beside no
-    known word of schemas.
+    known word of schemas. `paths`: those that may lead into it, each with the steps that may be next.
     """
 
     is_object: bool
     at: str | int | None
+    paths: Sequence[tuple[Sequence[Step], str, set[int]]]
     schema: bool = False
     strict: str | None = None
     label: str | None = None
@@ -115,10 +116,10 @@ class JsonWalk:
         self._count = 0
         self._data = data
         self._method = method
-        self._paths = paths
         self._label = label
         self._clean = clean
-        self._frames = [_Frame(False, None)]  # the first one is around the whole message
+        self._beginnings = [(steps, label, {0}) for steps, label in paths]
+        self._frames = [_Frame(False, None, ())]  # the first one is around the whole message
         self._spans: list[tuple[int, int, bytes]] = []  # start, end, and replacement
         self._all_tokens = _TOKEN.finditer(data)
         self._tokens = itertools.islice(self._all_tokens, TOKEN_LIMIT)
@@ -171,7 +172,14 @@ class JsonWalk:
             elif frame.strict is None or not self._is_schema_word(frame):
                 label = frame.label
         if label is None:
-            self._frames.append(_Frame(is_object, None if is_object else 0, schema, strict))
+            paths = self._beginnings
+            if len(self._frames) > 1:
+                paths = [
+                    (steps, label, after)
+                    for steps, label, next_steps in frame.paths
+                    if (after := steps_after(steps, next_steps, frame.at))
+                ]
+            self._frames.append(_Frame(is_object, None if is_object else 0, paths, schema, strict))
             return
         depth, end = 1, len(self._data)  # which may be cut inside of the object or array
         for match in self._tokens:
@@ -237,24 +245,28 @@ class JsonWalk:
             frame.label = None
 
     def _path_label(self) -> str | None:
-        if not self._paths:
-            return None
-        places = [frame.at for frame in self._frames[1:]]
-        return next((label for steps, label in self._paths if path_matches(steps, places)), None)
+        frame = self._frames[-1]
+        for steps, label, next_steps in frame.paths:
+            if len(steps) in steps_after(steps, next_steps, frame.at):
+                return label
+        return None
 
 
-def path_matches(steps: Sequence[Step], places: Sequence[str | int | None]) -> bool:
-    """Return whether the steps lead exactly to the place. Steps after DEEP may begin at every depth."""
-    reached = {0}  # steps that may be next
-    for place in places:
-        positions, reached = reached, set()
-        for step in positions - {len(steps)}:
-            if steps[step] is DEEP:
-                reached.add(step)
-                step += 1
-            if steps[step] in (ONE, place):
-                reached.add(step + 1)
-    return len(steps) in reached
+def steps_after(steps: Sequence[Step], next_steps: set[int], place: str | int | None) -> set[int]:
+    """Return the steps of a path that may be next behind a place; one is the end if the path leads there.
+
+    `next_steps`: those that may be next before it. Steps after DEEP may begin at every depth.
+    """
+    reached = set()
+    for step in next_steps:
+        if step == len(steps):
+            continue
+        if steps[step] is DEEP:
+            reached.add(step)
+            step += 1
+        if steps[step] in (ONE, place):
+            reached.add(step + 1)
+    return reached
 
 
 class RuleSet:
