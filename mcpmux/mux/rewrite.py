@@ -253,7 +253,11 @@ _PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
 """Types of content blocks, in their usual spelling, in which nothing is exposed."""
 
 MESSAGE_LIMIT: Final = 10_000  # characters of an upstream's error in which a name is looked for
-DEPTH_LIMIT: Final = 64  # nesting of content blocks and arguments that is followed; the rest stays unchanged
+# Nesting that is followed; what is deeper stays unchanged. Each level reads all that is in it once more.
+BLOCK_DEPTH: Final = 8  # of content blocks; in the specification a tool result has no other one in it
+DEPTH_LIMIT: Final = 64  # of arguments
+DEPTH_ALWAYS: Final = 4  # of very large arguments
+READ_BYTES: Final = 16 * 2**20  # of arguments, for all levels together: they take some 0.1 s
 
 
 # The changes are made in place. A value of another type than expected stays unchanged.
@@ -303,12 +307,12 @@ def _rewrite(fields: Fields, shape: Shape, changes: Changes) -> Fields:
     return fields
 
 
-def _content(value: Raw, changes: Changes, depth: int = DEPTH_LIMIT) -> Raw:
+def _content(value: Raw, changes: Changes, depth: int = BLOCK_DEPTH) -> Raw:
     """Change one block, or (sampling, 2025-11-25 and later) an array of blocks."""
     return _changed(value, partial(_change_block, changes=changes, depth=depth)) if depth else value
 
 
-def _change_block(block: Fields, changes: Changes, depth: int = DEPTH_LIMIT) -> None:
+def _change_block(block: Fields, changes: Changes, depth: int = BLOCK_DEPTH) -> None:
     kind = text_of(block.get("type"))
     if kind == "tool_result" and "content" in block:
         block["content"] = _content(block["content"], changes, depth - 1)
@@ -475,7 +479,8 @@ def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Ra
         return own if owner == upstream and SCHEME.match(own) else text
 
     try:
-        return _resolved(arguments, marker, resolve, DEPTH_LIMIT)
+        depth = min(DEPTH_LIMIT, max(DEPTH_ALWAYS, READ_BYTES // len(data)))
+        return _resolved(arguments, marker, resolve, depth)
     except ValueError:  # nested more deeply than this process reads JSON
         return arguments
 

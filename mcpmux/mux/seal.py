@@ -107,7 +107,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 def mark_of(text: str) -> int:
     """Return the mark of a cursor or a name: 48 bits, of which the upper 32 are its CRC-32."""
-    # Two CRCs, whose polynomials have nothing in common: a list's names are many, and other hashes take as
+    # Two CRCs, whose polynomials have no common factor: a list's names are many, and other hashes take as
     # long as everything else that is done with an item. No server gains anything by two names of one mark.
     data = utf8_of(text)
     return zlib.crc32(data) << CRC_BITS | binascii.crc_hqx(data, 0)

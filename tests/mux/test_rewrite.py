@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.rewrite import (
+    BLOCK_DEPTH,
+    DEPTH_ALWAYS,
     DEPTH_LIMIT,
+    READ_BYTES,
     Namespace,
     expose_error,
     expose_event,
@@ -196,7 +199,7 @@ def test_nested_tool_results_are_followed_to_a_limit():
             return f'{{"type":"resource_link","uri":"{uri}"}}'
         return f'{{"type":"tool_result","content":[{nested(depth - 1, uri)}]}}'
 
-    for depth, uri in ((DEPTH_LIMIT - 1, "docs+file:///a"), (DEPTH_LIMIT, "file:///a")):
+    for depth, uri in ((BLOCK_DEPTH - 1, "docs+file:///a"), (BLOCK_DEPTH, "file:///a")):
         text = f'{{"messages":[{{"content":{nested(depth, "file:///a")}}}]}}'
         changed = expose_result(m.PROMPTS_GET, decode_fields(text.encode()), SPACE)
         assert uri in bytes(raw(changed)).decode().split('"')
@@ -299,12 +302,16 @@ def test_an_exposed_uri_as_an_argument_reaches_its_upstream_unchanged(upstream: 
     assert json.loads(resolved(json.dumps({"a": [exposed]}), upstream)) == {"a": [uri]}
 
 
-def test_arguments_are_followed_to_a_limit():
+@pytest.mark.parametrize(
+    ("size", "limit"), [(0, DEPTH_LIMIT), (READ_BYTES // 10, 10), (READ_BYTES, DEPTH_ALWAYS)]
+)
+def test_arguments_are_followed_to_a_limit_which_is_lower_for_large_ones(size: int, limit: int):
     def nested(depth: int, text: str) -> str:
-        return '{"a":' * depth + f'"{text}"' + "}" * depth
+        members = '{"a":' * depth + f'"{text}"' + "}" * depth
+        return f'{{"large":"{"x" * (size - len(members) - 20)}","a":{members}}}'
 
-    deepest, deeper = DEPTH_LIMIT - 1, DEPTH_LIMIT
-    assert resolved(nested(deepest, "docs+a:b")) == nested(deepest, "a:b")
+    deepest, deeper = limit - 2, limit - 1
+    assert resolved(nested(deepest, "docs+a:b")) == nested(deepest, "docs+a:b").replace("docs+a:b", "a:b")
     assert resolved(nested(deeper, "docs+a:b")) == nested(deeper, "docs+a:b")
     endless = nested(100_000, "docs+a:b")
     assert resolved(endless) == endless

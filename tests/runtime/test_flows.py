@@ -75,10 +75,10 @@ async def test_a_raw_uri_reaches_its_only_owner(autojump_clock):
 @pytest.mark.parametrize("template", ["t:{id}", "t:a{?q}", "t:a{#x}", "t:a{/x*}", "t:a{;x}", "t:{x,y:3}"])
 @pytest.mark.parametrize("down", ERAS)
 async def test_a_raw_template_is_completed_by_its_only_owner(template, down, autojump_clock):
-    asked: list[str] = []
+    refs: list[str] = []
 
     async def complete(server: ScriptedServer, params: Json, _message: Json) -> Json:
-        asked.append(params["ref"]["uri"])
+        refs.append(params["ref"]["uri"])
         return {"resultType": "complete", "completion": {"values": []}}
 
     server = ScriptedServer(
@@ -92,7 +92,7 @@ async def test_a_raw_template_is_completed_by_its_only_owner(template, down, aut
         for uri in (template, f"docs+{template}"):
             ref = {"type": "ref/resource", "uri": uri}
             await client.request("completion/complete", {"ref": ref, "argument": {"name": "x", "value": ""}})
-    assert asked == [template, template]
+    assert refs == [template, template]
 
 
 async def test_other_exchanges_go_on_while_a_uri_is_compared_with_many_templates():
