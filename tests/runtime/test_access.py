@@ -305,7 +305,7 @@ async def test_a_page_of_which_hardly_anything_is_shown_comes_to_an_end(autojump
         ]
 
 
-async def test_a_list_that_begins_again_is_shown_once_to_who_sees_a_part(autojump_clock):
+async def test_a_list_that_begins_again_ends_under_rules_too(autojump_clock):
     uris = [f"file:///{kind}/{number}" for number in range(200) for kind in ("secret", "open")]
 
     async def answer(_server: ScriptedServer, params: Json, _message: Json) -> Json:
