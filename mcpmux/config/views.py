@@ -110,7 +110,7 @@ class Override:
     kind: Annotated[str, Choice((TOOLS, PROMPTS))] = TOOLS
     """`tools` or `prompts`."""
     name: Annotated[str, EXACT_NAME]
-    """Its name as the server has it, or as clients see it without an override."""
+    """Its whole name, as the server has it, or as clients see it without an override."""
     rename: Annotated[str, EXACT_NAME] | None = None
     """Another name. Clients cannot use the old one any more."""
     title: Annotated[str, Text()] | None = None
