@@ -12,14 +12,16 @@ Source: `server/resources` (a sub-resource of a subscribed one may be named), 20
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping, Set
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
 
 from mcpmux.lru import weigh
 
 PARENTS_LIMIT: Final = 64  # of a URI whose parents are looked up one by one: bounds the text that is copied
 
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _SEPARATOR: Final = re.compile("[/?#]")
 
 ListenerT = TypeVar("ListenerT", bound=Hashable)
@@ -99,9 +101,9 @@ class Subscriptions(Generic[ListenerT]):
         interest = self._interest.get(upstream, {})
         return [(listener, uri) for uri, listeners in interest.items() for listener in listeners]
 
-    def wanted(self, upstream: str) -> frozenset[str]:
-        """Return the URIs of `upstream` that have a listener."""
-        return frozenset(self._interest.get(upstream, ()))
+    def wanted(self, upstream: str) -> Set[str]:
+        """Return the URIs of `upstream` that have a listener: not a copy, as there may be very many."""
+        return self._interest.get(upstream, _NONE).keys()
 
     def listeners(self, upstream: str, uri: str) -> int:
         """Return the number of listeners of a URI."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Final
 
 from mcpmux.errors import RpcError
@@ -78,8 +78,8 @@ class Wanted:
     `turn` changes whenever there may be something else to ask. `refused`: the errors of refused URIs.
     """
 
-    def __init__(self, uris: Callable[[], frozenset[str]]) -> None:
-        """`uris` returns the wanted URIs."""
+    def __init__(self, uris: Callable[[], Set[str]]) -> None:
+        """`uris` returns the wanted URIs as they are now, without a copy: there may be very many."""
         self.uris = uris
         self.direct, self.shared = Way(), Way()
         self.refused: dict[str, RpcError] = {}
@@ -139,7 +139,7 @@ class Wanted:
         """Return the URIs that the upstream itself is to be asked for."""
         uris = self.uris()
         if self.owner is None:
-            return uris
+            return frozenset(uris)
         return frozenset(uri for uri in uris if not self._is_expected(uri, now))
 
     def differing(self, now: float) -> list[str]:
@@ -171,7 +171,7 @@ class Wanted:
             return None if is_asked and self.refused.keys() >= uris - way.agreed else uris
         wanted = self.uris()
         self._declined &= wanted
-        uris = wanted - self._declined - self.refused.keys()
+        uris = frozenset(wanted - self._declined - self.refused.keys())
         if self.owner is None or not uris:
             # The listen goes on as long as a wanted URI has no other way.
             is_needed = not (way.agreed & wanted) <= self.direct.agreed
@@ -333,6 +333,6 @@ class Wanted:
         """Remove `uris` from `way`. Return those that are missed from now on."""
         lost = way.agreed.intersection(uris)
         way.agreed -= lost
-        missed = self.uris() & lost - self.agreed
+        missed = frozenset(self.uris() & lost - self.agreed)
         self._missed |= missed
         return missed

@@ -10,7 +10,7 @@ Sources: `basic/patterns/subscriptions`, 2026-07-28; `server/resources`, 2024-11
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Set
 from typing import Final, Protocol
 
 import structlog
@@ -72,7 +72,7 @@ class Subscriber:
     def __init__(
         self,
         key: str,
-        wanted: Callable[[], frozenset[str]],
+        wanted: Callable[[], Set[str]],
         whose: Callable[[str], object],
         tell_update: Callable[[str], None],
         tell_lists: Callable[[frozenset[str]], None],
@@ -121,7 +121,7 @@ class Subscriber:
         self._wanted.look_again()
         self._act()
 
-    def take_over(self, uris: frozenset[str]) -> None:
+    def take_over(self, uris: Set[str]) -> None:
         """Take over `uris` from another session or process, whose updates may have been missed."""
         self._wanted.miss(uris)
         self._act()

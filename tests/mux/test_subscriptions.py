@@ -172,3 +172,12 @@ def test_a_uri_of_many_separators_takes_no_more_memory_than_its_text():
         tracemalloc.stop()
     assert audience == {"ben": "x:/"}
     assert peak < len(uri)
+
+
+def test_what_is_wanted_of_an_upstream_is_looked_up_without_a_copy() -> None:
+    """It is asked for with each subscription, and there may be tens of thousands."""
+    subscriptions = Subscriptions[str]()
+    subscriptions.add("ann", "x", "memo:1")
+    wanted = subscriptions.wanted("x")
+    subscriptions.add("ann", "x", "memo:2")
+    assert wanted == {"memo:1", "memo:2"}
