@@ -55,7 +55,8 @@ SUBSCRIBED_BYTES: Final = 4 * 2**20  # of these URIs, which can be as long as me
 ALL_SUBSCRIBED_BYTES: Final = 64 * 2**20  # of all clients: one may have hundreds of listens
 LITTLE_BYTES: Final = 64 * 1024  # of URIs that a client may have even if all clients together have too many
 
-# Updates that wait for their pass; when there are as many, a further one is delivered at once.
+# Updates that wait for their pass. When there are as many, a further one is delivered at once; where it must
+# wait for other processes, the subscribed resource waits in its place.
 WAITING_LIMIT: Final = 1000
 
 RETURN_SECONDS: Final = 60.0  # for clients to come back that have lost the process that served them
@@ -408,10 +409,15 @@ class NotificationHub:
         now = trio.current_time()
         is_full = len(self._updates) >= WAITING_LIMIT and (upstream, uri) not in self._updates
         if is_full or len(uri) > SHORT_CHARS:  # a thousand long URIs would take much memory
-            self._tell(upstream, uri, now)
-            return
-        # A report before the pass of the same update is merged with it, so a burst costs one delivery.
-        self._updates[upstream, uri] = now
+            if self.settle is None:
+                self._tell(upstream, uri, now)
+                return
+            # Other processes have to drop their caches first. Of subscribed URIs there is a bounded number.
+            for subscribed in set(self.subscriptions.audience(upstream, uri).values()):
+                self._updates[upstream, subscribed] = now
+        else:
+            # A report before the pass of the same update is merged with it: a burst costs one delivery.
+            self._updates[upstream, uri] = now
         self._update.set()
 
     def _tell_all(self, of: str | None = None) -> None:

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from mcpmux.mux.rewrite import Space
+from mcpmux.protocol.raw_json import SHORT_CHARS
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import WAITING_LIMIT, NotificationHub
 from mcpmux.traffic.recorder import Recorder
@@ -89,6 +90,23 @@ async def test_any_number_of_different_updates_takes_bounded_memory_and_none_is_
             assert len(hub._updates) <= WAITING_LIMIT
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(uris_of(client)) == sorted(f"x+memo:/{number}" for number in range(3 * WAITING_LIMIT))
+
+
+async def test_no_update_overtakes_the_caches_of_other_processes(autojump_clock):
+    async with open_relay({"x": SPACE}) as (hub, nursery):
+        settled = trio.Event()
+        hub.settle = settled.wait
+        client = join(hub, "memo:/", nursery)
+        numbers = range(2 * WAITING_LIMIT)
+        for part in ("l" * (SHORT_CHARS + 1), *numbers):
+            hub.tell_update("x", f"memo:/{part}")
+            assert len(hub._updates) <= WAITING_LIMIT
+        await trio.testing.wait_all_tasks_blocked()
+        assert uris_of(client) == []
+        settled.set()
+        await trio.testing.wait_all_tasks_blocked()
+        kept = [f"x+memo:/{number}" for number in numbers[: WAITING_LIMIT - 1]]
+        assert uris_of(client) == ["x+memo:/", *kept]
 
 
 @pytest.mark.parametrize("event", ["another session takes over", "it has another prefix", "we stop"])
