@@ -19,7 +19,7 @@ A subscription is a request `resources/subscribe` without an answer, for each UR
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcpmux.config.intercept import APPROVE, REQUEST, RESULT, Intercept, is_header
@@ -338,13 +338,19 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
         _check_shape(method, result)
         if method in m.PAGED:
             items, named = m.PAGED[method].items, NAMED_BY[method]
-            names = [item.get(named) for item in decoded(old.get(items), list) if isinstance(item, dict)]
-            if any(item.get(named) not in names for item in result[items]):
+            names = _names_in(decoded(old.get(items), list), named)
+            if not names >= _names_in(result[items], named):
                 raise BadVerdict(f"it adds or renames an item of `{items}`")
     is_whole = result.get("isError") is not True and "task" not in old
     if method == m.TOOLS_CALL and schema is not None and is_whole:
         _suit(result.get("structuredContent"), schema, "structuredContent")
     return changed
+
+
+def _names_in(items: Sequence[object], named: str) -> set[str | None]:
+    """Return the names of the items of a list, None for one without a name."""
+    names = (item.get(named) for item in items if isinstance(item, dict))
+    return {name if isinstance(name, str) else None for name in names}
 
 
 def _merged(before: Fields, after: Mapping[str, Any], fixed: Collection[str]) -> Fields:
