@@ -97,7 +97,7 @@ class _Frame(msgspec.Struct):
 
     is_object: bool
     at: str | int | None
-    paths: Sequence[tuple[Sequence[Step], str, set[int]]]
+    paths: Sequence[tuple[tuple[Step, ...], str, set[int]]]
     schema: bool = False
     strict: str | None = None
     label: str | None = None

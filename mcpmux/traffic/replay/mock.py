@@ -127,7 +127,7 @@ class CapturedAnswers:
 
     def find(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
         """Return the captured request whose answer this one gets; None when there is none."""
-        eras = revision, is_modern(revision), ANY
+        eras: tuple[str | bool, ...] = revision, is_modern(revision), ANY
         for key, era in product((canonical(values_of(params)), _about(params)), eras):
             pool = self._groups.get((method, key, era))
             if pool is not None:
