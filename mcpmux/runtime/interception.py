@@ -70,7 +70,7 @@ log = structlog.get_logger()
 CHAINS_LIMIT: Final = 1000  # (method, upstream) that are remembered; a method may be any text of a client's
 APPROVALS_LIMIT: Final = 1000  # approved calls whose servers have asked something
 APPROVALS_BYTES: Final = 2**20
-ANSWERS_BYTES: Final = 64 * 2**20  # of answers that wait for consent
+WAITING_BYTES: Final = 64 * 2**20  # of calls and answers that wait for consent
 QUESTION: Final = "dev.mcpmux/approval"  # the key of our question in a result
 
 # Words for verdicts, besides the names of their classes.
@@ -136,7 +136,7 @@ class _Waiting(NamedTuple):
     """A call that waits for consent. `first`: as the client sent it. `done`: who has judged it already.
 
     By their settings: after a change of the configuration another interceptor may have the name of one.
-    `outcome`: the answer, if consent is for that; `size`: its bytes.
+    `outcome`: the answer, if consent is for that. `size`: the bytes of the parameters, or of the answer.
     """
 
     step: Step
@@ -504,9 +504,9 @@ class Interception:
         """Return the result that asks the client's user; None if the answer cannot be kept meanwhile."""
         now, call, outcome = trio.current_time(), message.call, message.outcome
         self._parked.sift(lambda waiting: waiting.until >= now)
-        size = 0 if outcome is None else message.size
+        size = message.size
         is_question = isinstance(outcome, dict) and "inputRequests" in outcome  # answers go to that one
-        if is_question or size + sum(waiting.size for waiting in self._parked) > ANSWERS_BYTES:
+        if is_question or size + sum(waiting.size for waiting in self._parked) > WAITING_BYTES:
             return None
         done = walk.done_after(step, message.on)
         waiting = _Waiting(step, walk.first, call, done, now + PARK_SECONDS, outcome, size)
