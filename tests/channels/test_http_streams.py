@@ -190,14 +190,14 @@ async def test_a_client_that_stays_gets_each_answer_however_much_is_displaced(
 ):
     """Answers that come together, and messages that a slow client leaves, are more than a session keeps."""
     opened: list[str | None] = []
-    go, said = trio.Event(), trio.Event()
+    go, sent = trio.Event(), trio.Event()
 
     async def answer(server: ScriptedServer, _params: Json, _message: Json) -> Json:
         await go.wait()
         for _ in range(messages):
             message = {"level": "info", "data": "w" * size}
             await server.send({"method": "notifications/message", "params": message})
-        said.set()
+        sent.set()
         return {"content": [{"type": "text", "text": "w" * size}]}
 
     server = ScriptedServer(LEGACY, tools=[TOOL], handlers={"tools/call": answer})
@@ -209,7 +209,7 @@ async def test_a_client_that_stays_gets_each_answer_however_much_is_displaced(
                 opened.append((await stream.next())[0])
                 if len(opened) == calls:
                     go.set()
-                await said.wait()
+                await sent.wait()
                 while "result" not in await stream.message():
                     pass
 

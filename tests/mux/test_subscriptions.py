@@ -178,6 +178,6 @@ def test_what_is_wanted_of_an_upstream_is_looked_up_without_a_copy() -> None:
     """It is asked for with each subscription, and there may be tens of thousands."""
     subscriptions = Subscriptions[str]()
     subscriptions.add("ann", "x", "memo:1")
-    wanted = subscriptions.wanted("x")
+    uris = subscriptions.wanted("x")
     subscriptions.add("ann", "x", "memo:2")
-    assert wanted == {"memo:1", "memo:2"}
+    assert uris == {"memo:1", "memo:2"}
