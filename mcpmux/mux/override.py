@@ -89,7 +89,7 @@ class Overrides:
 
     def is_shown(self, upstream: str, kind: str, own: str) -> bool:
         """Return whether a thing can be shown: not if another thing has been given its name."""
-        return own in self._by_own.get((upstream, kind), {}) or self.own_name(upstream, kind, own) == own
+        return self.own_name(upstream, kind, self.shown_name(upstream, kind, own)) == own
 
     def shown_name(self, upstream: str, kind: str, own: str) -> str:
         """Return the name under which a thing is shown."""
@@ -150,6 +150,8 @@ class Overrides:
             for own, override in by_name.items():
                 if own not in listed:
                     yield f"{about}: none is called {own}{hint_at(own, listed)}"
+                elif not self.is_shown(upstream, kind, own):
+                    yield f"{about}: {own} is hidden, as another one gets the name {override.rename or own}"
                 elif override.rename in listed and override.rename not in by_name:
                     yield f"{about}: {own} gets the name {override.rename}, which hides what is called so"
 

@@ -21,9 +21,9 @@ overrides = st.lists(
 )
 
 
-@given(overrides)
-def test_rename_and_resolve_are_inverse(made):
-    chosen = Overrides(("docs", override) for override in made)
+@given(overrides, overrides)
+def test_rename_and_resolve_are_inverse(of_upstream, of_view):
+    chosen = Overrides(("docs", override) for override in (*of_upstream, *of_view))
     there = [own for own in NAMES if chosen.is_shown("docs", "tools", own)]
     shown = [chosen.shown_name("docs", "tools", own) for own in there]
     assert len(set(shown)) == len(shown)
@@ -91,17 +91,17 @@ def test_an_override_of_a_view_adds_to_that_of_the_upstream():
 
 
 @pytest.mark.parametrize(
-    ("listed", "told"),
+    ("listed", "renamed", "told"),
     [
-        (["a", "b"], []),
-        (["aa", "b"], ["none is called a; did you mean `aa`?"]),
-        (
-            ["a", "z"],
-            ["a gets the name z, which hides what is called so"],
-        ),
+        ("ab", {"a": "z"}, []),
+        (["aa", "b"], {"a": "z"}, ["none is called a; did you mean `aa`?"]),
+        ("az", {"a": "z"}, ["a gets the name z, which hides what is called so"]),
+        ("ab", {"a": "z", "b": "z"}, ["a is hidden, as another one gets the name z"]),
+        ("az", {"a": "z", "z": None}, ["z is hidden, as another one gets the name z"]),
     ],
 )
-def test_what_is_overridden_has_to_be_there(listed, told):
-    chosen = Overrides([("docs", Override(name="a", rename="z")), ("web", Override(name="q"))])
+def test_what_is_overridden_has_to_be_there(listed, renamed, told):
+    made = [("docs", Override(name=name, rename=rename)) for name, rename in renamed.items()]
+    chosen = Overrides([*made, ("web", Override(name="q"))])
     problems = list(chosen.find_misplaced({"docs": {"tools": listed}}))
     assert problems == [f"an override of tools of docs: {problem}" for problem in told]
