@@ -83,6 +83,7 @@ def plan_install(place: Place, command: Sequence[str], moved: Sequence[str] = ()
     `moved`: names of servers that are taken out of the file, as mcpmux has them.
     """
     host, old_text = place.host, read_text(place.path)
+    moved = [name for name in moved if name != NAME]  # the new entry takes its place
     old = _find_entry(place, old_text)
     after = _put(place, _without(place, old_text or "", moved), make_entry(host, command))
     backup = old_text

@@ -211,11 +211,12 @@ def test_another_command_is_shown_as_lines_between_those_that_stay(tmp_path: Pat
     assert any("/opt/mcpmux" in line and line[0] == " " for line in shown)
 
 
-def test_a_manual_entry_is_not_shown_and_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moved", [(), (NAME, "y")])
+def test_a_manual_entry_is_not_shown_and_comes_back(tmp_path: Path, moved: tuple[str, ...]) -> None:
     place = place_of(tmp_path, "cursor")
     entry = '"mcpmux": { "command": "x", "env": { "A": "geheim" } }'
-    place.path.write_text(text := f'{{ "mcpServers": {{ {entry} }} }}')
-    change = plan_install(place, COMMAND)
+    place.path.write_text(text := f'{{ "mcpServers": {{ {entry}, "y": {{}}, "z": {{}} }} }}')
+    change = plan_install(place, COMMAND, moved)
     assert "geheim" not in "".join(describe(change))
     assert lines(change)[0] == "- an entry `mcpmux` that mcpmux did not make"
     make(change)
