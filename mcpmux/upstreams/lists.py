@@ -39,6 +39,7 @@ REPORTED_LIMIT: Final = 1000  # problems of one upstream in the log
 NAME_CHARACTERS: Final = 200  # of a name in a report; a server may list longer ones
 
 _NOTHING: Final = Page([], [], None, {})
+_BAD_CURSOR: Final = ItemProblem(None, "`nextCursor` is no text: the list is cut there", left_out=False)
 
 
 async def find_page(
@@ -69,11 +70,13 @@ async def find_page(
         for key in HINTS:
             if key in result:
                 hints[key] = result[key]
-        if listed.problems:
-            report(upstream, method, listed.problems)
+        following, problems = text_of(result.get("nextCursor")), listed.problems
+        if following is None and bytes(result.get("nextCursor", b"null")) != b"null":
+            problems = [*problems, _BAD_CURSOR]
+        if problems:
+            report(upstream, method, problems)
         size = 2 * len(memoryview(result[kind.items]))
-        following = text_of(result.get("nextCursor"))
-        return Page(listed.names, listed.items, following, hints, size, listed.problems)
+        return Page(listed.names, listed.items, following, hints, size, problems)
 
     if upstream.status.connection is None:
         await in_task()

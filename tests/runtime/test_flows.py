@@ -239,6 +239,20 @@ async def test_walking_all_pages_sees_every_item_once_and_fetches_each_page_once
             assert set(server.pages.values()) == {1}
 
 
+@pytest.mark.parametrize("cursor", [2, ["x"], False])
+async def test_a_cursor_that_is_no_text_ends_its_list_and_is_reported(cursor, autojump_clock):
+    async def answer(*_: Any) -> Json:
+        return {"resources": [resource("x:1")], "nextCursor": cursor, "resultType": "complete", **CACHE}
+
+    odd = ScriptedServer(resources=[], handlers={"resources/list": answer})
+    async with open_world({"odd": odd, "sane": docs()}) as world:
+        page = await world.client().request("resources/list")
+    assert [item["uri"] for item in page["resources"]] == ["odd+x:1", "sane+file:///a.md", "sane+memo:1"]
+    problem = "`nextCursor` is no text: the list is cut there"
+    assert page["_meta"][ITEMS] == {"odd": [{"problem": problem, "leftOut": False}]}
+    assert "nextCursor" not in page
+
+
 def tool(name: Any = "good", **more: Any) -> Json:
     return {"name": name, "inputSchema": {"type": "object"}, **more}
 
