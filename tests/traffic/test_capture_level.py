@@ -92,6 +92,14 @@ def test_a_message_that_may_be_of_any_upstream_has_the_least_level(message: tupl
     assert rules.level(seen(CLIENT, *message)) == "full"
 
 
+def test_each_update_of_a_listen_has_the_level_of_its_own_upstream():
+    rules = levels(CaptureRule(upstream="hr", level="off"))
+    rules.level(seen(CLIENT, "in", "request", "subscriptions/listen", 1))
+    update = "out", "notification", "notifications/resources/updated", 1
+    for target, level in [("people+memo:1", "off"), ("docs+memo:1", "full"), ("people+memo:1", "off")]:
+        assert rules.level(seen(CLIENT, *update, target)) == level
+
+
 def test_an_answer_from_a_cache_has_the_level_of_its_request():
     rules = levels(CaptureRule(upstream="hr", level="off"))
     rules.level(seen(CLIENT, "in", "request", "resources/read", 1, "people+file:///salaries"))

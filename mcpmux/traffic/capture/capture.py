@@ -108,7 +108,7 @@ class Levels:
             owner = self._owners.get(match[1]) if match is not None else None
             if owner is not None:
                 names = (owner,)
-                if observed.exchange:
+                if observed.exchange and observed.kind == "request":  # a listen has updates of several
                     self._asked[observed.exchange] = names
             else:
                 names = (ANY if _is_about_upstreams(observed) else self._owners.get(""),)
