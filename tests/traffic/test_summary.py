@@ -153,6 +153,20 @@ def test_an_exchange_that_is_given_up_upstream_and_not_answered_was_cancelled(re
     assert summarizer.rest() == []
 
 
+def test_an_exchange_is_given_up_also_after_a_run_that_ended_with_one():
+    earlier, play = Play("earlier"), Play()
+    for run in (earlier, play):
+        run.read(answered=False)
+        given_up(run)
+    play.now += 2
+    play.say()
+    summarizer = Summarizer()
+    assert [exchange.run for exchange in ended([*earlier.records, *play.records], summarizer)] == [play.run]
+    assert [(exchange.run, exchange.statuses) for exchange in summarizer.rest()] == [
+        ("earlier", ("cancelled",))
+    ]
+
+
 def test_a_late_upstream_is_given_up_and_the_client_gets_an_error():
     play = Play()
     play.read(answered=False)

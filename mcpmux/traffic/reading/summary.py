@@ -126,14 +126,17 @@ class Summarizer:
     def __init__(self, body_tests: Sequence[Test] = ()) -> None:
         self._body_tests = tuple(body_tests)
         self._open: Lru[tuple[str, int], ExchangeSummary] = Lru(OPEN_LIMIT, OPEN_BYTES)
-        self._fading: dict[tuple[str, int], ExchangeSummary] = {}  # perhaps given up
+        # Perhaps given up, by run: the last ones of a run that has ended have no later message to fade by.
+        self._fading: dict[str, dict[tuple[str, int], ExchangeSummary]] = {}
 
     def add(self, record: Record) -> Iterator[ExchangeSummary]:
         """Add a message. Yield the exchanges that end with it."""
-        for faded_key, faded in list(self._fading.items()):
-            if faded.run != record.run or record.at - faded.withdrawn_at <= GRACE:
+        fading = self._fading.get(record.run, {})
+        while fading:
+            faded_key, faded = next(iter(fading.items()))
+            if record.at - faded.withdrawn_at <= GRACE:
                 break
-            del self._fading[faded_key]
+            del fading[faded_key]
             if faded.given_up and self._open.peek(faded_key) is faded:
                 faded.statuses = (CANCELLED,)
                 self._open.discard(faded_key)
@@ -158,7 +161,7 @@ class Summarizer:
         else:
             summary.add(record)
             if record.method == m.CANCELLED and record.direction == "out":
-                self._fading[key] = summary
+                self._fading.setdefault(record.run, {})[key] = summary
             elif record.method == m.CANCELLED and record.leg == "client" and record.direction == "in":
                 summary.statuses = (CANCELLED,)
                 self._open.discard(key)
