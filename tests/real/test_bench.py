@@ -18,7 +18,7 @@ from tests.real.parts import pip_env
 from tests.real.web_server import find_free_port, run_web_server
 
 BENCH_SECONDS = 120
-SHORT = ["--duration", "1s", "--warm-up", "200ms", "--clients", "4"]
+SHORT = ["--count", "40", "--warm-up", "200ms", "--clients", "4"]
 WEBSOCKET_SERVER = Path(__file__).parent / "websocket_sdk1.py"
 
 
