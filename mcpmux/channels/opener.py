@@ -24,6 +24,7 @@ from mcpmux.channels.channel import Channel
 from mcpmux.channels.duplex_channel import Answer, DuplexChannel
 from mcpmux.channels.http_channel import HttpChannel, OpenOlder
 from mcpmux.channels.http_peer import HttpPlace
+from mcpmux.channels.questions import PARK_LIMIT
 from mcpmux.channels.tap import EXCHANGE, Watch, tapped
 from mcpmux.config import ClientTls, Http, Limits, Missing, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.config.expansion import Hide, make_hide
@@ -312,7 +313,8 @@ class ChannelOpener:
             head_bytes=self.limits.max_head_bytes,
             head_fields=self.limits.max_header_fields,
             body_bytes=self.limits.max_message_bytes,
-            connections=upstream.max_in_flight + STREAMS,
+            # A parked call is no exchange in flight any more, and its connection stays open.
+            connections=upstream.max_in_flight + PARK_LIMIT + STREAMS,
         )
         if self.connections is not None:
             limits = replace(limits, connections=self.connections, idle=self.connections)

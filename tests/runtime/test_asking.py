@@ -446,6 +446,34 @@ async def test_a_question_in_an_http_subscription_is_for_the_subscriber():
         assert (await answer_after(clients[1], 0, subscribe))["result"] == {}
 
 
+class Separate(Curious):
+    """Asks in the response to the call, so that the questions of many calls stay apart."""
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method == "tools/call":
+            self._call = message["id"]
+        return await super().handle(method, params, message)
+
+    async def send(self, message: Json) -> None:
+        about = self._call if "method" in message else None
+        await self._pipe.send(json.dumps({"jsonrpc": "2.0", **message}).encode(), about)
+
+
+async def test_calls_that_wait_for_people_take_no_connection_from_others():
+    server, calls = Separate(LEGACY, "sampling/createMessage"), 50
+    settings = {"x": {"max_in_flight": 1}}
+    async with open_world({"x": server}, world_class=HttpWorld, settings=settings) as world:
+        client = await client_of(world, MODERN)
+        with trio.fail_after(30):
+            parked = [await client.request("tools/call", {"name": "x__t"}) for _ in range(calls)]
+            for result in parked:
+                responses = dict.fromkeys(result["inputRequests"], ASKED["sampling/createMessage"][1])
+                again = {"inputResponses": responses, "requestState": result["requestState"]}
+                answer = await client.request("tools/call", {"name": "x__t", **again})
+                assert answer["resultType"] == "complete"
+    assert len(server.heard) == calls
+
+
 class Settling(Curious):
     """Asks for the client's roots as soon as it is initialized."""
 
