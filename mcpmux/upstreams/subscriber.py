@@ -30,6 +30,7 @@ from mcpmux.upstreams.connection import Connection
 log = structlog.get_logger()
 
 GATHER_SECONDS = 0.02  # between two rounds of asking, as clients often change several subscriptions at a time
+GATHER_URIS: Final = 1000  # URIs of a listen that add as much again, as each listen has all of them
 AGREE_SECONDS = 10.0  # for the upstream's answer to a subscription
 SUBSCRIBES_AT_ONCE = 16  # requests in flight at a legacy upstream; enough to hide latency, too few to flood
 REPLACES = "replaces"  # a parameter of an owner's acknowledgement: the listen continues the one before it
@@ -237,7 +238,8 @@ class Subscriber:
             if patience.cancelled_caught:
                 self._wanted.come_due(way)
         # A client that waits is served at once, unless something was asked a moment ago.
-        await trio.sleep_until((asked_at if self._waiting else trio.current_time()) + GATHER_SECONDS)
+        seconds = GATHER_SECONDS * (1 + len(way.asked) / GATHER_URIS)
+        await trio.sleep_until((asked_at if self._waiting else trio.current_time()) + seconds)
 
     # The modern way to ask
 

@@ -125,6 +125,20 @@ async def test_an_answer_wakes_no_client_that_waits_for_another(autojump_clock):
     assert await count_steps(200) < 2.5 * await count_steps(100)
 
 
+async def test_the_more_uris_a_listen_has_the_more_changes_it_gathers(autojump_clock):
+    seconds, uris = [], [f"memo:{number}" for number in range(4010)]
+    async with open_world({"x": Subscribable(MODERN, uris=uris), "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, LEGACY)
+        for many in (uris[10:11], uris[11:]):
+            await subscribe(await client_of(world, MODERN), [f"x+{uri}" for uri in many])
+            start = trio.current_time()
+            for uri in uris[:10]:
+                await subscribe(client, [f"x+{uri}"])
+            seconds.append(trio.current_time() - start)
+            await unsubscribe(client, [f"x+{uri}" for uri in uris[:10]], None)
+    assert 4 < seconds[1] / seconds[0] < 6
+
+
 async def test_a_subscribe_that_hangs_delays_no_other(autojump_clock):
     async with open_world({"x": Moody(LEGACY, ignore_memo_2), "y": Subscribable(MODERN)}) as world:
         stuck, fine = await client_of(world, LEGACY), await client_of(world, LEGACY)
