@@ -48,6 +48,17 @@ def test_a_run_that_does_not_have_it_is_named(invoke: Invoke, tmp_path: Path):
         assert "1 of run beef in what was read" in result.stderr
 
 
+def test_an_exchange_is_whole_although_the_files_of_two_runs_alternate(invoke: Invoke, tmp_path: Path):
+    earlier, later = Play("earlier"), Play("later")
+    for run in (earlier, later):
+        run.read()
+    file = write(tmp_path / "file.jsonl", [*earlier.records[:2], *later.records, *earlier.records[2:]])
+    shown = invoke("traffic", "show", "1", str(file))
+    assert "run later, 4 messages" in shown.stdout
+    assert shown.stderr == "other runs have an exchange 1, too: --run earlier\n"
+    assert "run earlier, 4 messages" in invoke("traffic", "show", "1", str(file), "--run", "earlier").stdout
+
+
 def test_a_terminal_gets_no_text_that_moves_other_text(monkeypatch: pytest.MonkeyPatch):
     strange = record(client="a\u202eb\u009bc", body={})
     assert "\u202e" in json_line(strange)

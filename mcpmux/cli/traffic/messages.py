@@ -412,12 +412,12 @@ def find_message(source: CaptureFiles, seq: int, run: str | None) -> list[Record
 
 
 def find_exchange(source: CaptureFiles, number: int, run: str | None) -> list[Record]:
-    """Return the messages of an exchange of one run, in order."""
+    """Return the messages of an exchange of one run, in order: of the last run that has begun it."""
     records: list[Record] = []
     others: set[str] = set()
     left_out = size = 0
     for record in source.everything():
-        if record.exchange != number or run not in (None, record.run):
+        if record.exchange != number or run not in (None, record.run) or record.run in others:
             continue
         if records and records[-1].run != record.run:
             others.add(records[-1].run)
