@@ -256,6 +256,14 @@ def test_what_another_process_is_writing_is_left_alone(tmp_path: Path):
         assert is_being_written(tmp_path / names[0])
 
 
+def test_a_file_that_another_process_has_removed_meanwhile_is_no_failure(tmp_path: Path):
+    names = old_files(tmp_path)
+    gone = tmp_path / names[0]
+    gone.unlink()
+    gone.symlink_to("away")  # is listed, and is not there
+    assert tidy(tmp_path, Capture(keep_files=1), 0) == [names[0], names[-1], "notes.txt"]
+
+
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 

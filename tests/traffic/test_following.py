@@ -176,3 +176,13 @@ def test_other_files_in_the_folder_are_none_of_ours(world: World):
         (world.folder / "notes.jsonl").write_text("hello\n")
         assert seqs(follower) == []
     assert world.bad == []
+
+
+def test_files_that_are_removed_before_they_are_read_are_left_out(world: World):
+    world.file(1).symlink_to("away")  # is listed, and is not there
+    world.add(world.file(2), 1)
+    with world.follow() as follower:
+        assert [record.seq for record in follower.recent()] == [1]
+        world.file(3).symlink_to("away")
+        world.add(world.file(4), 2)
+        assert seqs(follower) == [2]

@@ -177,8 +177,10 @@ class Follower:
         self.left_out = False
         self._known = set(self._start)
         # Other programs than mcpmux do not lock the plain files that they write.
-        growing = (path for path in self._start if path.suffix != GZIP or is_being_written(path))
-        self.growing = {path: LineReader(path) for path in growing}
+        self.growing: dict[Path, LineReader] = {}
+        for path in self._start:
+            if path.suffix != GZIP or is_being_written(path):
+                self._follow(path)
 
     def __enter__(self) -> Follower:
         return self
@@ -186,6 +188,11 @@ class Follower:
     def __exit__(self, *_: object) -> None:
         for reader in self.growing.values():
             reader.close()
+
+    def _follow(self, path: Path) -> None:
+        """Begin to follow a file, unless it has been removed meanwhile, as the oldest ones are."""
+        with contextlib.suppress(FileNotFoundError):
+            self.growing[path] = LineReader(path)
 
     def recent(self) -> Iterator[Record]:
         """Yield the ends of the newest files, oldest record first; `read` continues behind them.
@@ -196,7 +203,8 @@ class Follower:
         while place > 0 and size < LOOK_BACK_BYTES:
             place -= 1
             path = self._start[place]
-            size += path.stat().st_size * (GZIP_GROWTH if path.suffix == GZIP else 1)
+            with contextlib.suppress(FileNotFoundError):
+                size += path.stat().st_size * (GZIP_GROWTH if path.suffix == GZIP else 1)
         self.left_out = place > 0
         for number, path in enumerate(self._start):
             reader = self.growing.get(path)
@@ -237,8 +245,9 @@ class Follower:
             for path in (path for folder in self._folders for path in find_files(folder)):
                 if path not in self._known:
                     self._known.add(path)
-                    self.growing[path] = LineReader(path)
-                    records += self._records(path, self.growing[path].read())
+                    self._follow(path)
+                    if path in self.growing:
+                        records += self._records(path, self.growing[path].read())
         return records
 
     def _records(self, path: Path, lines: Iterable[bytes]) -> Iterator[Record]:
@@ -254,7 +263,10 @@ class Follower:
 
 def remove_surplus(directory: Path, config: Capture, now: float) -> None:
     """Remove the oldest files until the rest is within the limits."""
-    files = [(path, path.stat()) for path in find_files(directory)]
+    files = []
+    for path in find_files(directory):
+        with contextlib.suppress(FileNotFoundError):  # workers of one folder remove files at the same time
+            files.append((path, path.stat()))
     total, count = sum(facts.st_size for _, facts in files), len(files)
     for path, facts in files:
         too_many = config.keep_files is not None and count > config.keep_files
