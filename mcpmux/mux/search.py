@@ -88,6 +88,8 @@ def read_question(arguments: Raw) -> tuple[str, int]:
     query, limit = text_of(members.get("query")), value_of(members.get("limit", raw(USUAL)))
     if not query or not query.strip():
         raise BadQuestion(f"{FIND_TOOLS} needs a `query`: what the tool is to do, in a few words")
+    if isinstance(limit, float) and limit.is_integer():  # an integer in JSON Schema, as `inputSchema` says
+        limit = int(limit)
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
         raise BadQuestion(f"`limit` of {FIND_TOOLS} must be a whole number from 1 to {MOST}")
     return query, limit

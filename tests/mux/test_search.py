@@ -123,6 +123,7 @@ def test_the_two_tools_cost_little():
         ({"query": "  "}, "find_tools needs a `query`: what the tool is to do, in a few words"),
         ({"query": 1}, "find_tools needs a `query`: what the tool is to do, in a few words"),
         ({"query": "x", "limit": 0}, "`limit` of find_tools must be a whole number from 1 to 20"),
+        ({"query": "x", "limit": 5.5}, "`limit` of find_tools must be a whole number from 1 to 20"),
         ({"query": "x", "limit": True}, "`limit` of find_tools must be a whole number from 1 to 20"),
         ({"query": "x", "limit": "5"}, "`limit` of find_tools must be a whole number from 1 to 20"),
         ({"question": "x"}, "find_tools has no parameter 'question'; it takes query and limit"),
@@ -133,6 +134,11 @@ def test_mistakes_in_a_question_are_named(arguments, sentence):
     with pytest.raises(BadQuestion) as caught:
         read_question(Raw(json.dumps(arguments).encode()))
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("limit", ["5", "5.0", "0.5e1"])
+def test_a_limit_is_a_whole_number_in_any_spelling(limit):
+    assert read_question(Raw(f'{{"query": "x", "limit": {limit}}}'.encode())) == ("x", 5)
 
 
 @pytest.mark.parametrize(
