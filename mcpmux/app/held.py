@@ -194,8 +194,12 @@ def answer_others(routes: Sequence[Route]) -> Handler:
 
 
 def record_of(message: InterceptedMessage) -> Record:
-    """Return a message as a capture has it on the client's leg, as far as a filter can ask about it."""
+    """Return a message as a capture has it on the client's leg, as far as a filter can ask about it.
+
+    Its target has the client's name and the upstream's, as that of an exchange.
+    """
     outcome = message.outcome
+    names: Any = tuple(filter(None, (target_in(message.params), message.own)))
     kind, body = "request", encode({"method": message.method, "params": message.params})
     if isinstance(outcome, RpcError):
         kind, body = "error", encode({"error": error_body(outcome)})
@@ -209,7 +213,7 @@ def record_of(message: InterceptedMessage) -> Record:
         leg="client",
         direction="in" if outcome is None else "out",
         method=message.method,
-        target=target_in(message.params),
+        target=names,
         upstream=message.upstream,
         view=message.call.principal.view or None,
         code=outcome.code if isinstance(outcome, RpcError) else None,

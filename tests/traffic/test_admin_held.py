@@ -126,8 +126,9 @@ async def test_an_order_ends_with_an_empty_filter_and_mistakes_change_none():
         assert "result" in await client.answer(await client.start("tools/call", DELETE))
 
 
-async def test_a_filter_selects_by_name_upstream_and_text():
-    chosen = 'method=tools/call uri~delete upstream=x text~"/tmp"'
+@pytest.mark.parametrize("name", ["uri~delete", "name=delete*", "name=x__del*", "name!=look"])
+async def test_a_filter_selects_by_name_upstream_and_text(name: str):
+    chosen = f'method=tools/call {name} upstream=x text~"/tmp"'
     async with open_desk(filter=chosen) as (here, client, _):
         for params in (DELETE | {"name": "x__look"}, DELETE | {"arguments": {"path": "/else"}}):
             assert "result" in await client.answer(await client.start("tools/call", params))
