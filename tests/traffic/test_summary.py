@@ -153,7 +153,7 @@ def test_an_exchange_that_is_given_up_upstream_and_not_answered_was_cancelled(re
     assert summarizer.rest() == []
 
 
-def test_an_exchange_is_given_up_also_after_a_run_that_ended_with_one():
+def test_an_exchange_is_given_up_after_a_run_that_ended_with_one():
     earlier, play = Play("earlier"), Play()
     for run in (earlier, play):
         run.read(answered=False)
