@@ -190,7 +190,7 @@ _HINTS: Final = {
 REFUSALS: Final = frozenset({400, 404, 405, 406, 415})
 
 LONGEST_PAUSE_SECONDS: Final = 10.0  # for which a call waits because of a Retry-After
-FAILING_PAUSE_SECONDS: Final = 0.5  # before a server is asked again that has failed (5xx)
+FAILING_PAUSE_SECONDS = 0.5  # before a server is asked again that has failed (5xx)
 
 # Codes with which servers report, with status 200, that a session is unknown or not initialized.
 _OF_SESSIONS: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, SESSION_NOT_FOUND, RESOURCE_NOT_FOUND})

@@ -17,8 +17,8 @@ import trio.testing
 from mcpmux.config import Intercept, Limits
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime import interception
 from mcpmux.runtime.holding import Held
+from mcpmux.runtime.interception import WAITING_BYTES
 from mcpmux.traffic.audit.record import AuditRecord, RecordMaker
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
@@ -687,15 +687,14 @@ async def test_consent_is_used_once_and_by_nobody_else(autojump_clock):
         assert len(calls_at(server)) == 1
 
 
-async def test_calls_that_wait_for_consent_take_bounded_memory(autojump_clock, monkeypatch):
-    monkeypatch.setattr(interception, "WAITING_BYTES", 100)  # two calls
-    server = disk()
-    async with open_world({"x": server}, **APPROVE) as world:
+async def test_calls_that_wait_for_consent_take_bounded_memory(autojump_clock):
+    large = DELETE | {"padding": "x" * (WAITING_BYTES * 2 // 5)}
+    async with open_world({"x": disk()}, **APPROVE) as world:
         client = await world.open_client(MODERN, CAPABILITIES)
-        again, _ = [await ask_modern(client) for _ in range(2)]
-        assert "cannot ask" in (await client.refusal("tools/call", DELETE))["message"]
+        again, _ = [await ask_modern(client, large) for _ in range(2)]
+        assert "cannot ask" in (await client.refusal("tools/call", large))["message"]
         await client.request("tools/call", again)
-        await ask_modern(client)
+        await ask_modern(client, large)
 
 
 @pytest.mark.parametrize("action", ["accept", "decline"])

@@ -271,6 +271,40 @@ def test_what_a_compiled_module_reads_of_others_is_final() -> None:
     assert broken == []
 
 
+def patches(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (module of mcpmux, name) of each attribute that tests set, but for those of interpreted code."""
+    tree = ast.parse(path.read_text())
+    tree.body = [
+        node
+        for node in tree.body
+        if "pytest.mark.interpreted" not in map(ast.unparse, getattr(node, "decorator_list", []))
+    ]
+    modules = {
+        alias.asname or alias.name: f"{(node.module or '').replace('.', '/')}/{alias.name}.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="setattr"), args=[ast.Name(id=name), ast.Constant(value=str(text)), _]
+            ):
+                yield modules.get(name, ""), text
+
+
+def test_no_test_sets_a_constant_whose_value_is_compiled() -> None:
+    """mypyc writes a `Final` number into the code that uses it, where no test can change it."""
+    patched = {(module, name) for path in (ROOT / "tests").rglob("*.py") for module, name in patches(path)}
+    assert len(patched) > 10
+    broken = [
+        f"{module}: {name}"
+        for module, name in sorted(patched)
+        if module in COMPILED and re.search(rf"^{name}: Final\b", (ROOT / module).read_text(), re.MULTILINE)
+    ]
+    assert broken == []
+
+
 def test_mypyc_translates_all_modules_that_a_wheel_compiles() -> None:
     # A wheel takes minutes to build, most of them in the C compiler, which does not report these errors.
     pytest.importorskip("mypyc")
