@@ -37,7 +37,6 @@ from urllib.parse import unquote
 from mcpmux.lru import Lru
 
 URI_LIMIT: Final = 8192  # characters; a longer URI or template is not matched
-PIECE_LIMIT: Final = 64  # of a template that claims anything
 MATCH_LIMIT: Final = 32_768  # pieces of a template times characters of a URI: takes some 12 ms
 
 Glob: TypeAlias = tuple[str, ...]
@@ -185,7 +184,7 @@ def matches_template(template: str, uri: str) -> bool:
     if max(len(uri), len(template)) > URI_LIMIT:
         return False
     pieces = _pieces(template)
-    if len(pieces) > PIECE_LIMIT or len(pieces) * len(uri) > MATCH_LIMIT:
+    if len(pieces) * len(uri) > MATCH_LIMIT:
         return False
     # Both are untrusted text, so there is no backtracking: the set of places that the template can have
     # reached is carried from piece to piece, which costs (pieces x length of the URI) at worst.

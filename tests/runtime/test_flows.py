@@ -15,7 +15,6 @@ from mcpmux.config import Merging
 from mcpmux.config.views import Override, Selector, View, ViewOverride
 from mcpmux.mux.listing import KNOWN_SECONDS
 from mcpmux.mux.merge import BEGINS_AGAIN
-from mcpmux.mux.pattern import PIECE_LIMIT
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.transports.inline import BUNCH
 from tests.peers.client import ScriptedClient
@@ -96,7 +95,7 @@ async def test_a_raw_template_is_completed_by_its_only_owner(template, down, aut
 
 
 async def test_other_exchanges_go_on_while_a_uri_is_compared_with_many_templates():
-    heavy = [f"a{'{+x}' * (PIECE_LIMIT - 2)}{number}" for number in range(50)]
+    heavy = [f"a{'{+x}' * 62}{number}" for number in range(50)]
     templates = [{"uriTemplate": template, "name": "t"} for template in heavy]
     server, order, compared = ScriptedServer(resources=[], templates=templates), list[str](), trio.Event()
 
