@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +19,8 @@ from typing import Self
 PROJECT = Path(__file__).resolve().parents[1]
 READY_SECONDS = 30  # for a child to print its URLs
 PIPE_BYTES = 64 * 1024  # read at a time
+PORTS = range(20_000, 32_768)
+PORTS_PER_PROCESS = 257
 STOP_SECONDS = 10  # for a child to end when it is asked to
 MEASURED = "MCPMUX_MEASURED"
 """Names the environment variable with the folder whose mcpmux is measured; without it, it is this one's."""
@@ -26,6 +29,7 @@ FROM_THERE = frozenset({"mcpmux", "benchmarks.upstream"})
 would be what is measured."""
 
 _CPU_CLOCK_OF_PROCESS = 2
+_ports = count(os.getpid() * PORTS_PER_PROCESS)
 
 
 class MeasurementFailed(RuntimeError):
@@ -194,9 +198,16 @@ def open_store(folder: str) -> Iterator[int]:
 
 
 def free_port() -> int:
-    """Return a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a free port, for a server that cannot choose one itself.
+
+    The system gives connections and servers without a port one of its own range, as a rule from 32,768 on.
+    A port from there could be taken again before its server starts. Processes begin at different places.
+    Raises OSError when no port is free.
+    """
+    for number in islice(_ports, len(PORTS)):
+        with suppress(OSError), socket.create_server(("127.0.0.1", PORTS[number % len(PORTS)])) as server:
+            return int(server.getsockname()[1])
+    raise OSError(f"no port of 127.0.0.1 from {PORTS[0]} to {PORTS[-1]} is free")
 
 
 def cores() -> tuple[int, int]:

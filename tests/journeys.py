@@ -15,8 +15,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +22,10 @@ from typing import IO, Self
 
 from attrs import frozen
 
-from tests.process.running import WAIT_SECONDS
+from benchmarks.process import free_port
+from tests.process.running import WAIT_SECONDS, wait_until
 from tests.real.parts import ROOT
-from tests.real.web_server import find_free_port
 
-POLL_SECONDS = 0.05  # what is waited for is in the output of another program
 PORT = re.compile(r"\b(84\d\d|85\d\d|6390)\b")
 SERVER = re.compile(
     r"^(?:REPLICA=(\w+) )?.*?\b(mcpmux serve|mcpmux demo|redis-server|haproxy)\b(?!.*--stdio)", re.MULTILINE
@@ -73,14 +70,6 @@ def squeeze(text: str) -> str:
     return re.sub(r" *$", "", re.sub(r"(?<=\S) {2,}", " ", text), flags=re.MULTILINE)
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it is not so in time"
-        time.sleep(POLL_SECONDS)
-
-
 class Place:
     """A folder, a home and ports for the commands of one page. Servers are killed at the end.
 
@@ -111,9 +100,8 @@ class Place:
 
     def port(self, number: str) -> str:
         """Return the free port that stands for one of the page."""
-        while number not in self._ports:
-            if (port := str(find_free_port())) not in self._ports.values():
-                self._ports[number] = port
+        if number not in self._ports:
+            self._ports[number] = str(free_port())
         return self._ports[number]
 
     def with_free_ports(self, text: str) -> str:
@@ -176,7 +164,7 @@ class Place:
             assert self._running[name].poll() is None, self.said(name)
             return False
 
-        until(has_said)
+        wait_until(has_said)
 
     def _log(self, name: str) -> Path:
         return self.home / f"{name}.log"

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import pytest
 
+from benchmarks.process import free_port
 from mcpmux.auth.bearer import hash_token
 from tests.auth.made import RSA, public
 from tests.browser.browser import Browser, Page, open_page
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.parts import npm_env, program
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 
 HOST = Path(__file__).with_name("apps_host.mjs")
 ERAS = [pytest.param("auto", "2026-07-28"), pytest.param("legacy", "2025-11-25")]
@@ -121,7 +122,7 @@ ISSUER = "https://login.example.com"
 @pytest.fixture(scope="module")
 def guarded(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """Serve the same page, and an mcpmux with a view that asks for tokens."""
-    directory, port = tmp_path_factory.mktemp("guarded"), find_free_port()
+    directory, port = tmp_path_factory.mktemp("guarded"), free_port()
     keys = directory / "keys.json"
     keys.write_bytes(public(RSA))
     auth = {

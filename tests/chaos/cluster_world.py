@@ -25,6 +25,7 @@ from pathlib import Path
 
 import trio
 
+from benchmarks.process import free_port
 from tests.chaos.fault_proxy import FaultProxy
 from tests.chaos.waiting import count_descriptors, count_kilobytes, read_metrics
 from tests.cluster.redis_server import RedisServer, RedisServers, redis_servers
@@ -32,7 +33,6 @@ from tests.peers.revision import Json
 from tests.process.running import COMMAND
 from tests.real.cluster import CURSOR_KEY, Balancer
 from tests.real.mux import START_SECONDS
-from tests.real.web_server import find_free_port
 
 NAMES = ("a", "b", "c")
 PRINCIPALS = ("ann", "bob", "cid")
@@ -96,13 +96,13 @@ class ReplicaProcess:
 
     def __init__(self, name: str, config: Path, store: FaultProxy, store_url: str) -> None:
         self.name, self.store = name, store
-        self.port, self._admin = find_free_port(), find_free_port()
+        self.port, self._admin = free_port(), free_port()
         self.log = config.parent / f"{name}.log"
         self._command = [*COMMAND, "serve", str(config), "--http", f"127.0.0.1:{self.port}"]
         self._env = {
             "REPLICA": name,
             "STORE_URL": store_url,
-            "REPLICA_PORT": str(find_free_port()),
+            "REPLICA_PORT": str(free_port()),
             "ADMIN_PORT": str(self._admin),
         }
         self._process: subprocess.Popen[str] | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.process import free_port
 from mcpmux.app.sharing import SharedPlace
 from tests.cli.invoking import Invoke
 from tests.process.running import Running
@@ -17,14 +18,6 @@ from tests.process.running import Running
 TOKEN = "0123456789abcdef"
 SERVER = '[upstreams.{}]\ncommand = "' + sys.executable + '"\nargs = ["-m", "mcpmux.demo.clock"]\n'
 REST = '[listeners]\nhttp = ["127.0.0.1:0"]\n[admin]\nport = {}\ntoken = "{}"\n'
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
 
 
 @pytest.fixture

@@ -23,12 +23,13 @@ import trio
 import urwid
 from urwid.vterm import TermCanvas
 
+from benchmarks.process import free_port
 from mcpmux.cli.admin.client import AdminClient
 from mcpmux.cli.top.command import look_at
 from mcpmux.cli.top.screen import Live
 from mcpmux.config import Intercept
 from tests.cli.invoking import Invoke
-from tests.cli.test_ctl import TOKEN, free_port
+from tests.cli.test_ctl import TOKEN
 from tests.process.running import COMMAND, WAIT_SECONDS, Running
 from tests.runtime.test_interception import DELETE, disk
 from tests.traffic.admin_world import Listening, Traffic, listening

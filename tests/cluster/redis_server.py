@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.process import free_port
+
 SLOTS = 16384  # of a Redis Cluster
 START_SECONDS = 10.0  # for one that is ready in a tenth of one on a machine that does nothing else
 HOST = "127.0.0.1"
@@ -231,9 +233,3 @@ def program_path(name: str) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

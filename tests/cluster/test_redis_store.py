@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from benchmarks.process import free_port
 from mcpmux.cluster.redis_store import CALLS, RedisStore, open_redis_store, parse_store_url
 from mcpmux.cluster.store import Bucket, Place, Store, StoreAway, StoredSession
 from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import ConfigError
-from tests.cluster.redis_server import HOST, RedisServer, free_port
+from tests.cluster.redis_server import HOST, RedisServer
 from tests.cluster.test_store_answers import anything
 from tests.examples import examples
 

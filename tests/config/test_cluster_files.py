@@ -15,6 +15,7 @@ import trio
 import yaml
 from jsonschema import Draft202012Validator
 
+from benchmarks.process import free_port
 from mcpmux.app.serving import DRAIN_SECONDS
 from mcpmux.config import Config, Limits
 from mcpmux.config.model import Upstream
@@ -22,7 +23,6 @@ from mcpmux.config.schema import config_schema
 from mcpmux.hosts.configuration import read_config
 from mcpmux.traffic.admin.api import Api
 from tests.real.parts import program
-from tests.real.web_server import find_free_port
 
 FOLDER = Path(__file__).parents[2] / "configs" / "cluster"
 SECRETS = {
@@ -178,7 +178,7 @@ def redis_settings() -> dict[str, str]:
 
 @pytest.mark.process
 async def test_redis_starts_with_its_file_and_a_password_from_standard_input(tmp_path: Path):
-    port = find_free_port()
+    port = free_port()
     command = [program("redis-server"), str(FOLDER / "redis.conf"), "--port", str(port), "-"]
     with trio.fail_after(START_SECONDS):
         async with trio.open_nursery() as nursery:

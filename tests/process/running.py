@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -18,6 +18,7 @@ from typing import IO, Any, Self
 import trio
 
 WAIT_SECONDS = 120.0  # on a busy machine; far above the time of any step that works
+POLL_SECONDS = 0.05
 
 COMMAND = [sys.executable, "-m", "mcpmux"]
 
@@ -39,6 +40,14 @@ def demo_table(name: str) -> str:
     """Return a bundled server as a table of a configuration file, to which lines can be added."""
     values = (f"{key} = {json.dumps(value)}\n" for key, value in demo_entry(name).items())
     return f"[upstreams.{name}]\n" + "".join(values)
+
+
+def wait_until(true: Callable[[], object], what: str = "it is not so in time") -> None:
+    """Wait until a condition holds that another process fulfils, and fail with `what` when it never does."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(POLL_SECONDS)
 
 
 def is_alive(pid: int) -> bool:

@@ -17,11 +17,12 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.process import free_port
 from tests.config.test_deploy_files import CREDENTIALS, blocks_of_readme, text_of
 from tests.journeys import Place, blocks_of
 from tests.process.running import WAIT_SECONDS, Running
 from tests.real.parts import ROOT, program
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 from tests.traffic.test_dashboard import ASKED
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `python3` of mux.toml is this one
@@ -61,7 +62,7 @@ class Example(Place):
     @contextmanager
     def run_prometheus(self) -> Iterator[str]:
         """Run Prometheus with the files of the example, scraping every second. Yields its URL."""
-        path, address = self.folder / "prometheus.yml", f"127.0.0.1:{find_free_port()}"
+        path, address = self.folder / "prometheus.yml", f"127.0.0.1:{free_port()}"
         text = path.read_text().replace("/run/secrets", str(self.secrets)).replace("15s", "1s")
         path.write_text(self.with_free_ports(text.replace("mcpmux:8490", "127.0.0.1:8490")))
         command = [

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from mcpmux.app.sharing import SharedPlace
-from tests.process.running import COMMAND, WAIT_SECONDS, is_alive
-from tests.process.test_workers import COUNTING, META, wait_until
+from tests.process.running import COMMAND, WAIT_SECONDS, is_alive, wait_until
+from tests.process.test_workers import COUNTING, META
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no Unix sockets")
 

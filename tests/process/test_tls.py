@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cli.test_ctl import free_port
+from benchmarks.process import free_port
 from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_table
 from tests.transports.certificates import PASSPHRASE, Certificates
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.cli.invoking import Invoke
 from tests.process.running import Running
 from tests.process.secretive import (
@@ -25,7 +26,6 @@ from tests.process.secretive import (
     open_collector,
     write_config,
 )
-from tests.real.web_server import find_free_port
 
 STREAMS = ("/api/exchanges/stream", "/api/traffic/stream")
 CLIENT_COMMANDS = (
@@ -61,7 +61,7 @@ def readings(invoke: Invoke, capture: Path, directory: Path) -> dict[str, bytes]
 
 @pytest.mark.parametrize(("level", "log_format"), [("full", "console"), ("metadata", "json")])
 def test_a_planted_secret_is_in_no_output(tmp_path: Path, invoke: Invoke, level: str, log_format: str):
-    ports = (find_free_port(), find_free_port())
+    ports = (free_port(), free_port())
     with open_collector() as collector:
         with Mux(tmp_path, level, log_format, ports, collector.url) as mux:
             mux.line("stderr", containing=f":{ports[1]}")
@@ -94,7 +94,7 @@ def test_a_planted_secret_is_in_no_output(tmp_path: Path, invoke: Invoke, level:
 
 
 def test_a_planted_secret_is_in_nothing_that_is_told_live(tmp_path: Path):
-    ports = (find_free_port(), find_free_port())
+    ports = (free_port(), free_port())
     token = {"MCPMUX_ADMIN_TOKEN": SECRETS["admin token"]}
     with open_collector() as collector, Mux(tmp_path, "full", "console", ports, collector.url) as mux:
         mux.line("stderr", containing=f":{ports[0]}")

@@ -11,7 +11,6 @@ import ssl
 import stat
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +21,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.cli.invoking import Invoke
-from tests.cli.test_ctl import free_port
-from tests.process.running import WAIT_SECONDS, Running, children_of, command_of, is_alive
+from tests.process.running import WAIT_SECONDS, Running, children_of, command_of, is_alive, wait_until
 from tests.transports.certificates import Certificates
 
 META = {
@@ -112,13 +111,6 @@ class Served:
 
     def count(self, what: str) -> int:
         return len(list(self.folder.glob(f"{what}-*")))
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, what
-        threading.Event().wait(0.05)
 
 
 def counting_table(folder: Path, **settings: Any) -> str:

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
+from benchmarks.process import free_port
+from tests.process.running import wait_until
 from tests.real.mux import START_SECONDS, HttpMux, Json, write_config
 from tests.real.parts import program
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 
 CURSOR_KEY = "what all replicas of the tests know"
 NAMES = ("a", "b", "c")
@@ -79,7 +81,7 @@ class Served(NamedTuple):
 @contextmanager
 def run_redis(directory: Path) -> Iterator[str]:
     """Run a Redis server that keeps nothing on disk, and yield its URL."""
-    port = find_free_port()
+    port = free_port()
     options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(directory), "--save", ""]
     with run_web_server([program("redis-server", "redis"), *options], "Ready to accept connections", {}):
         yield f"redis://127.0.0.1:{port}"
@@ -89,7 +91,7 @@ class Balancer:
     """A running haproxy in front of replicas, by name and port. `url` is for clients."""
 
     def __init__(self, replicas: dict[str, int], directory: Path) -> None:
-        self._port, self._admin = find_free_port(), find_free_port()
+        self._port, self._admin = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self._port}/mcp"
         servers = [f"  server {name} 127.0.0.1:{port} check inter 100" for name, port in replicas.items()]
         config = directory / "haproxy.cfg"
@@ -136,10 +138,7 @@ class Balancer:
     def drain(self, replica: str) -> None:
         """Send a replica no new requests, and wait until it has answered the old ones."""
         self._tell(f"set server replicas/{replica} state drain")
-        deadline = time.monotonic() + START_SECONDS
-        while self._open_at(replica):
-            assert time.monotonic() < deadline, f"{replica} does not answer everything"
-            time.sleep(POLL_SECONDS)
+        wait_until(lambda: not self._open_at(replica), f"{replica} does not answer everything")
 
     def resume(self, replica: str) -> None:
         """Send a replica requests again."""

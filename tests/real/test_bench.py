@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.process.running import Running
 from tests.real.parts import pip_env
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 
 BENCH_SECONDS = 120
 SHORT = ["--count", "40", "--warm-up", "200ms", "--clients", "4"]
@@ -35,7 +36,7 @@ def bench(directory: Path, *args: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def webs(everything_command: list[str], sdk2_command: list[str]) -> Iterator[dict[str, str]]:
     """Run servers, and yield their URLs."""
-    port, sse_port, sdk_port, ws_port = (find_free_port() for _ in range(4))
+    port, sse_port, sdk_port, ws_port = (free_port() for _ in range(4))
     everything, websocket = everything_command[0], str(pip_env("websocket"))
     with ExitStack() as stack:
         run = stack.enter_context

@@ -16,6 +16,7 @@ from http.client import HTTPException
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.browser.sights import Asking
 from tests.peers.blocking_client import HttpClient
 from tests.peers.revision import LEGACY_REVISIONS, MODERN
@@ -26,7 +27,7 @@ from tests.real.mux import START_SECONDS, Json
 from tests.real.sdk import CLIENTS
 from tests.real.test_clients import asking_of, assert_same
 from tests.real.walker import WALKERS, see
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 from tests.whole import WHOLE, when_whole
 
 TEXT = "modern+memo://text"
@@ -41,7 +42,7 @@ ENOUGH = 20  # exchanges of each of them after that
 @pytest.fixture(scope="module")
 def upstreams(everything_command: list[str], sdk2_command: list[str]) -> Iterator[dict[str, Json]]:
     """Run two servers, one of each era, that all replicas reach."""
-    port = find_free_port()
+    port = free_port()
     everything = [everything_command[0], "streamableHttp"]
     modern = [*sdk2_command[:-1], "http", "0"]
     with (

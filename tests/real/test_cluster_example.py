@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.journeys import Place, blocks_of, until
+from tests.journeys import Place, blocks_of
+from tests.process.running import wait_until
 from tests.real.mux import START_SECONDS
 from tests.real.parts import ROOT, program
 
@@ -34,7 +35,7 @@ def is_listened_on(port: str) -> bool:
 def kill(place: Place, name: str) -> None:
     """Kill a server, and wait until its port is free."""
     place.kill(name)
-    until(lambda: not is_listened_on(place.port(PORT_OF[name])))
+    wait_until(lambda: not is_listened_on(place.port(PORT_OF[name])))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             place.put(name, (place.folder / name).read_text())
         place.follow(rest)
         for name in "abc":
-            until(partial(is_up, place, name))
+            wait_until(partial(is_up, place, name))
         yield place
 
 
@@ -105,21 +106,21 @@ def test_all_replicas_answer_a_session_which_survives_the_death_of_its_own(place
     with httpx.Client(timeout=START_SECONDS) as http:
         client, count = Client(place, http), len(asked(place))
         client.open()
-        until(lambda: len(asked(place)) > count)
+        wait_until(lambda: len(asked(place)) > count)
         owner = asked(place)[count]
         welcome = client.read()
-        until(lambda: client.read() == welcome and {*asked(place)[count + 2 :]} == {"a", "b", "c"})
+        wait_until(lambda: client.read() == welcome and {*asked(place)[count + 2 :]} == {"a", "b", "c"})
         kill(place, owner)
         assert client.read() == welcome
         assert client.read() == welcome
-        until(lambda: f"Server mcpmux/{owner} is DOWN" in place.said("haproxy"))
+        wait_until(lambda: f"Server mcpmux/{owner} is DOWN" in place.said("haproxy"))
         count = len(asked(place))
         place.start(owner)
-        until(lambda: client.read() == welcome and owner in asked(place)[count:])
+        wait_until(lambda: client.read() == welcome and owner in asked(place)[count:])
         other, *_ = {"a", "b", "c"} - {owner}
         kill(place, other)
         place.start(other)  # at once, as a service manager does
-        until(lambda: is_listened_on(place.port(PORT_OF[other])))
+        wait_until(lambda: is_listened_on(place.port(PORT_OF[other])))
         assert client.read() == welcome
 
 
@@ -129,7 +130,7 @@ def test_sessions_go_on_when_redis_was_away(place: Place):
         client.open()
         welcome = client.read()
         kill(place, "redis-server")
-        until(lambda: "the store of the cluster is away" in place.said("a"))
+        wait_until(lambda: "the store of the cluster is away" in place.said("a"))
         place.start("redis-server")
-        until(lambda: client.send({"id": 3, "method": "ping"}).status_code == 200)
+        wait_until(lambda: client.send({"id": 3, "method": "ping"}).status_code == 200)
         assert client.read() == welcome

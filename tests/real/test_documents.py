@@ -21,10 +21,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.real.merged import owner_of_name, owner_of_uri, part_of
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.sdk import CLIENTS, Client, see
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 from tests.whole import WHOLE
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -51,7 +52,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 @pytest.fixture(scope="module")
 def everything_url(everything_command: list[str]) -> Iterator[str]:
-    port = find_free_port()
+    port = free_port()
     command = [everything_command[0], "streamableHttp"]
     with run_web_server(command, f"listening on port {port}", {"PORT": str(port)}):
         yield f"http://127.0.0.1:{port}/mcp"

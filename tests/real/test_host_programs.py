@@ -18,8 +18,7 @@ from threading import Thread
 
 import pytest
 
-from tests.process.running import COMMAND, WAIT_SECONDS, is_gone
-from tests.process.test_workers import wait_until
+from tests.process.running import COMMAND, WAIT_SECONDS, is_gone, wait_until
 from tests.real.mux import Json
 from tests.real.parts import ROOT, npm_env
 

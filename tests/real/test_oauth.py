@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.process.running import WAIT_SECONDS
 from tests.real.mux import Mux
 from tests.real.parts import pip_env
@@ -93,11 +93,6 @@ def authority() -> Iterator[Authority]:
         yield running
     finally:
         running.stop()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 class Protected(Mux):

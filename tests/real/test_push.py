@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.peers.blocking_client import HttpClient
 from tests.peers.revision import MODERN
 from tests.real.listener import LIST_CHANGED, UPDATED, Listener
@@ -120,12 +121,6 @@ class Stage(NamedTuple):
         for pid in descendants(self.mux.pid):
             if program[server] in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

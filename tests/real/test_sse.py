@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.process.running import COMMAND
 from tests.real.mux import START_SECONDS, HttpMux, Json, write_config
 from tests.real.parts import npm_env
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 
 HERE = Path(__file__).parent
 SECONDS = 120  # for one client to see three servers
@@ -26,7 +27,7 @@ PATIENCE = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
 @pytest.fixture(scope="module")
 def server(everything_command: list[str]) -> Iterator[str]:
     """Run server-everything, and yield the URL of its event stream."""
-    port = find_free_port()
+    port = free_port()
     command = [everything_command[0], "sse"]
     with run_web_server(command, "running on port", {"PORT": str(port)}):
         yield f"http://127.0.0.1:{port}/sse"

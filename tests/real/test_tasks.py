@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.real.cluster import run_cluster
 from tests.real.mux import HttpMux, Json, stdio, write_config
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 
 PROGRAM = Path(__file__).parent / "task_client.py"
 SECONDS = 150
@@ -24,7 +25,7 @@ def url(
     request: pytest.FixtureRequest, everything_command: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Run mcpmux in front of server-everything, on stdio and on HTTP: one, or two behind a balancer."""
-    port = find_free_port()
+    port = free_port()
     command = [everything_command[0], "streamableHttp"]
     with run_web_server(command, f"listening on port {port}", {"PORT": str(port)}):
         web: Json = {"url": f"http://127.0.0.1:{port}/mcp"}

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.process.running import Running
 from tests.real.mux import START_SECONDS, Json
 from tests.real.parts import pip_env
-from tests.real.web_server import find_free_port, run_web_server
+from tests.real.web_server import run_web_server
 
 PROGRAM = Path(__file__).parent / "websocket_sdk1.py"
 VISIT_SECONDS = 150
@@ -27,7 +28,7 @@ def python() -> str:
 @pytest.fixture(scope="module")
 def server_url(python: str) -> Iterator[str]:
     """Run an SDK server, and yield its URL."""
-    port = find_free_port()
+    port = free_port()
     with run_web_server([python, str(PROGRAM), "serve", str(port)], "Uvicorn running", {}):
         yield f"ws://127.0.0.1:{port}/ws"
 

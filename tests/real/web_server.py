@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,10 +42,3 @@ def run_web_server(command: Sequence[str], saying: str, env: Mapping[str, str]) 
         process.wait()
         reader.join()
         process.stdout.close()
-
-
-def find_free_port() -> int:
-    """Return a free port, for a server that cannot choose one itself."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
