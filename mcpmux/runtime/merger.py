@@ -268,11 +268,12 @@ class Merger:
                     await upstream.supervision.appear()
             cached = await find_page(upstream, call, position.cursor, deadline, anew=of_tasks)
         except RpcError as error:
-            walk.take_failure(position, error.message)
+            _leave_out(upstream, call, walk, position, error)
         except Overdue:
             # The breaker counts it: later lists leave out a server that hangs at once.
             upstream.health.failed()
-            walk.take_failure(position, upstream.status.late(call.method, seconds).message)
+            late = upstream.status.late(call.method, seconds)
+            _leave_out(upstream, call, walk, position, late)
         else:
             judge, shown = self._access.of(call.principal), None
             if not judge.is_open or of_tasks:
@@ -280,7 +281,7 @@ class Merger:
                     try:
                         await self._access.learn_tools(upstream, call)
                     except RpcError as error:
-                        walk.take_failure(position, error.message)
+                        _leave_out(upstream, call, walk, position, error)
                         return
                 texts = cached.page.texts
                 shown = await self._access.shown(call, upstream.name, upstream.key, texts)
@@ -300,6 +301,13 @@ class Merger:
             parts.freshness.take(page.result)
             if page.problems:
                 parts.problems.setdefault(upstream.name, []).extend(page.problems)
+
+
+def _leave_out(upstream: Upstream, call: Call, walk: Walk, position: Position, error: RpcError) -> None:
+    """Leave an upstream out of a list because of `error`, and see to it that clients get its part later."""
+    walk.take_failure(position, error.message)
+    if not upstream.status.breaker.blocks:  # its end is reported
+        upstream.relisting.missed(call.method)
 
 
 async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:

@@ -42,6 +42,7 @@ from mcpmux.transports.waiting import Deadline, limited
 from mcpmux.transports.wall import walled
 from mcpmux.upstreams.connection import Connection, Eras, SessionOpener
 from mcpmux.upstreams.health import Health, UpstreamStatus, when_again
+from mcpmux.upstreams.relisting import Relisting
 from mcpmux.upstreams.subscriber import Subscriber
 
 log = structlog.get_logger()
@@ -67,6 +68,7 @@ class Supervised(Protocol):
     key: str
     watch: Watch | None
     subscriber: Subscriber
+    relisting: Relisting
 
     def take(self, notification: Notification) -> None:
         """Take a notification of the server, or one of the channel about itself."""
@@ -380,9 +382,13 @@ class Supervision:
                 upstream.lists_changed(connection.facts.capabilities)
             task_status.started()
             nursery.start_soon(connection.keep_telling, name=f"teller {status.name}")
+            upstream.relisting.begin(nursery)
             check = self._health.check
             nursery.start_soon(check, connection, self.renewed, name=f"health {status.name}")
-            await connection.closed.wait()
+            try:
+                await connection.closed.wait()
+            finally:
+                upstream.relisting.end()
             reason = connection.channel.close_reason
             status.explain(str(reason), reason.quoted)
             self._finished = self._health.has_answered and isinstance(reason, PeerFinished)

@@ -11,6 +11,7 @@ import trio.testing
 from mcpmux.config import Merging
 from mcpmux.mux.breaker import DEATHS, FAILURES, JITTER, LOOP_SECONDS
 from mcpmux.upstreams.health import ANSWER_SECONDS, SILENCES
+from mcpmux.upstreams.relisting import TRIES
 from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
@@ -27,10 +28,19 @@ class Moody(ScriptedServer):
     def __init__(self, revision: str, **more: Any) -> None:
         super().__init__(revision, resources=[{"uri": "a:1", "name": "a"}], tools=[TOOL], **more)
         self.dumb: frozenset[str] | None = frozenset()
+        self.failing: frozenset[str] = frozenset()
+
+    def refuse(self, method: str, fault: str | None) -> None:
+        """Be "late" with all answers of a method from now on, be "failing", or, with None, answer again."""
+        self.dumb, self.failing = (
+            frozenset({method}) if fault == each else frozenset() for each in ("late", "failing")
+        )
 
     async def handle(self, method: str, params: Json, message: Json) -> Json:
         if self.dumb is None or method in self.dumb:
             await trio.sleep_forever()
+        if method in self.failing:
+            raise RpcFailure(-32603, "Internal error")
         if method == "tools/call":
             return {"content": []} | ({"resultType": "complete"} if self.modern else {})
         if method == "ping":
@@ -252,11 +262,14 @@ async def test_lists_that_come_too_late_count_as_failures(autojump_clock):
     server = Moody(MODERN)
     settings = {"x": {"list_timeout": 9.0}}  # so that no list ends when the server has been silent for 30 s
     async with open_world({"x": server, "docs": other()}, settings=settings) as world:
-        await world.mux.upstreams["x"].supervision.settled()
+        upstream = world.mux.upstreams["x"]
+        await upstream.supervision.settled()
         server.dumb = None
-        for _ in range(FAILURES):
+        lists = 0
+        while not upstream.status.breaker.blocks:
             await world.client().request("resources/list")
-        await trio.sleep(ANSWER_SECONDS + 1)
+            lists += 1
+        assert lists <= FAILURES
         began = trio.current_time()
         await world.client().request("resources/list")
         assert trio.current_time() - began < 1
@@ -408,3 +421,58 @@ async def test_a_subscription_does_not_wait_for_a_connection_that_does_not_come(
         error = await client.refusal("resources/subscribe", {"uri": "x+a:1"})
         assert trio.current_time() - began < 5
         assert error["data"]["upstream"] == "x"
+
+
+# Lists that a connected server owes
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("fault", ["late", "failing"])
+async def test_clients_are_notified_when_a_connected_server_lists_what_they_have_missed(
+    up, fault, autojump_clock
+):
+    server = Moody(up)
+    settings = {"x": {"list_timeout": 9.0}}
+    async with open_world({"x": server, "docs": other()}, settings=settings) as world:
+        client = world.client()
+        await client.start("subscriptions/listen", {"notifications": LISTENS})
+        await client.drain()
+        server.refuse("tools/list", fault)
+        assert "x" in (await client.request("tools/list"))["_meta"]["dev.mcpmux/upstreams"]
+        await trio.sleep(20)
+        assert await client.drain() == []
+        server.refuse("tools/list", None)
+        await trio.sleep(60)
+        assert [message["method"] for message in await client.drain()] == ["notifications/tools/list_changed"]
+        result = await client.request("tools/list")
+        assert [tool["name"] for tool in result["tools"]] == ["x__t"]
+        assert "dev.mcpmux/upstreams" not in result.get("_meta", {})
+        asked = server.asked("tools/list")
+        await trio.sleep(600)
+        assert server.asked("tools/list") == asked
+        assert await client.drain() == []
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_list_that_never_comes_is_not_asked_for_without_end(up, autojump_clock):
+    server = Moody(up)
+    server.refuse("tools/list", "failing")
+    async with open_world({"x": server, "docs": other()}) as world:
+        client = world.client()
+        for missed in (1, 2):
+            await client.request("tools/list")
+            await trio.sleep(3600)
+            assert server.asked("tools/list") == missed * (1 + TRIES)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_server_that_comes_back_is_not_asked_for_what_was_missed_before(up, autojump_clock):
+    server = Moody(up)
+    server.refuse("tools/list", "failing")
+    async with open_world({"x": server, "docs": other()}) as world:
+        client = world.client()
+        await client.request("tools/list")
+        world.servers["x"] = again = Moody(up)
+        await world.kill("x")
+        await trio.sleep(3600)
+        assert again.asked("tools/list") == 0

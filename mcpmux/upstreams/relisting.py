@@ -1,0 +1,86 @@
+"""Notice that a connected server lists again what clients had to do without.
+
+A combined list leaves out a server that is late, or that answers with an error, and many clients list only
+once. So the server is asked for such a list again, at growing intervals, and clients are notified when it has
+answered in time. Lists that were left out because there was no connection, or because the breaker blocked
+calls, are reported by `supervision` and `health`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from contextvars import Context, copy_context
+from typing import Final
+
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.method import LISTS
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+LAST_PAUSE_SECONDS: Final = 60.0
+GROWTH: Final = 2.0
+TRIES: Final = 12  # in a row, within some eight minutes: a server may never be able to list something
+
+AskList = Callable[[str], Awaitable[object]]
+"""Ask the server for the first page of a list, by its method. Raises RpcError."""
+
+
+class Relisting:
+    """The lists of one server that clients have missed. A task asks for them while there are any."""
+
+    def __init__(self, ask: AskList, report: Callable[[Collection[str]], None]) -> None:
+        """`report` reports that lists of these capabilities may have changed."""
+        self._ask, self._report = ask, report
+        self._missed: dict[str, None] = {}  # a set in order
+        self._nursery: trio.Nursery | None = None
+        self._context = Context()
+        self._asking = False
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Ask in tasks of `nursery`, that of a new connection, until it is left."""
+        # In its context, not in that of the call that has missed something.
+        self._nursery, self._context = nursery, copy_context()
+        self.forget()
+        # Only here does it start afresh: a server may answer this and still refuse its clients.
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def forget(self) -> None:
+        """Forget what was missed, as clients are notified of all lists."""
+        self._missed.clear()
+
+    def end(self) -> None:
+        """Ask for nothing, as the connection has ended."""
+        self._nursery = None
+
+    def missed(self, method: str) -> None:
+        """Note that a client has got a list without this server."""
+        if method not in LISTS or self._nursery is None:
+            return
+        self._missed[method] = None
+        if not self._asking:
+            self._asking = True
+            self._context.run(self._nursery.start_soon, self._relist)
+
+    async def _relist(self) -> None:
+        """Ask for the missed lists, and report those that come."""
+        try:
+            for _ in range(TRIES):
+                await trio.sleep(self._pause)
+                self._pause = min(self._pause * GROWTH, LAST_PAUSE_SECONDS)
+                for method in list(self._missed):
+                    if await self._lists(method):
+                        self._missed.pop(method, None)
+                        self._report([LISTS[method].capability])
+                if not self._missed:
+                    return
+        finally:
+            self._asking = False
+
+    async def _lists(self, method: str) -> bool:
+        try:
+            await self._ask(method)
+        except RpcError:
+            return False
+        return True
