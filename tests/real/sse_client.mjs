@@ -23,8 +23,15 @@ async function see(url) {
   let revision = null;
   transport.setProtocolVersion = (agreed) => { revision = agreed; };
   await client.connect(transport);
-  const onprogress = ({ progress: done, total }) => progress.push([done, total]);
-  const call = (name, args) => client.callTool({ name, arguments: args }, undefined, { onprogress });
+  // The SDK drops progress that arrives together with the answer, so it is noted before the SDK sees it.
+  const { onmessage } = transport;
+  transport.onmessage = (message) => {
+    const { method, params } = message;
+    if (method === "notifications/progress") progress.push([params.progress, params.total]);
+    onmessage(message);
+  };
+  const options = { onprogress: () => {} }; // with it, the SDK asks for progress
+  const call = (name, args) => client.callTool({ name, arguments: args }, undefined, options);
   const seen = {
     revision,
     tools: (await client.listTools()).tools,

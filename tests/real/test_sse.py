@@ -67,7 +67,8 @@ def check_alike(sights: list[Json]) -> None:
     assert "sampled" in json.dumps(direct["sampled"])
     assert len(others) == 2
     for sight in sights:
-        assert sight.pop("progress")[0] == [1, 2]  # an SDK may drop the last, which comes with the answer
+        progress = sight.pop("progress")
+        assert progress in ([[1, 2], [2, 2]], [[2, 2]])  # the latest is enough for a busy client
     for sight in others:
         # The server has tools for what a client offers, and mcpmux offers all that there is.
         assert [tool for tool in direct["tools"] if tool not in sight["tools"]] == []
