@@ -51,7 +51,7 @@ class Relisting:
         self._missed.clear()
 
     def end(self) -> None:
-        """Ask for nothing, as the connection has ended."""
+        """Stop asking, as the connection has ended."""
         self._nursery = None
 
     def missed(self, method: str) -> None:
