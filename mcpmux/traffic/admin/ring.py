@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
-from sys import getsizeof
 from typing import Final, TypeAlias
 
 import trio
@@ -31,6 +30,7 @@ from mcpmux.traffic.record import ANSWERS
 from mcpmux.transports.inline import AT_ONCE
 
 MESSAGE_BYTES: Final = 350  # of a message besides its texts
+TEXT_BYTES: Final = 50  # of a text besides its characters
 ROW_BYTES: Final = 1000  # of a row besides its messages, with the short texts of `brief`
 SHORT: Final = 2048  # characters of the target and the method of a message whose text is not kept
 OWN_SHARE: Final = 8  # the ring of mcpmux's own requests has this part of the limits, in addition
@@ -130,9 +130,18 @@ class Row:
 
 
 def weight_of(observed: Observation) -> int:
-    """Return the bytes that a message takes."""
-    texts = getsizeof(observed.method) + getsizeof(observed.id) + getsizeof(observed.target)
+    """Return the bytes that a message takes, at most."""
+    texts = _bytes_of(observed.method) + _bytes_of(observed.target)
+    if isinstance(observed.id, str):
+        texts += _bytes_of(observed.id)
     return MESSAGE_BYTES + len(observed.data) + texts
+
+
+def _bytes_of(text: str | None) -> int:
+    # `sys.getsizeof` knows better, and takes far longer: it was half of what a message costs here.
+    if text is None:
+        return 0
+    return TEXT_BYTES + (len(text) if text.isascii() else 4 * len(text))
 
 
 class LiveRing:
