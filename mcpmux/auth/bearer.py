@@ -12,24 +12,24 @@ import hashlib
 import hmac
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcpmux.config.auth import SCOPE, StaticToken
 from mcpmux.protocol.principal import Admission, Principal
 
-MOST_CHARACTERS = 32 * 1024  # of a token; those of real servers have a few thousand
-TOKEN_BYTES = 32  # of randomness
-PREFIX = "mcpmux_"  # so that people and scanners recognise a leaked token
-LEAST_CHARACTERS = 32  # of a token made elsewhere: shorter ones may be words
+MOST_CHARACTERS: Final = 32 * 1024  # of a token; those of real servers have a few thousand
+TOKEN_BYTES: Final = 32  # of randomness
+PREFIX: Final = "mcpmux_"  # so that people and scanners recognise a leaked token
+LEAST_CHARACTERS: Final = 32  # of a token made elsewhere: shorter ones may be words
 
-CHALLENGE_CHARACTERS = 8192  # of WWW-Authenticate that are read
-MOST_SCOPES = 64  # in a challenge
+CHALLENGE_CHARACTERS: Final = 8192  # of WWW-Authenticate that are read
+MOST_SCOPES: Final = 64  # in a challenge
 
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_UNQUOTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
-_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_PART = re.compile(rf'({_NAME})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_NAME}))|({_NAME})')
-_SCOPE = re.compile(SCOPE.pattern)
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_UNQUOTABLE: Final = re.compile(r'[^\x20-\x7e]|["\\]')
+_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PART: Final = re.compile(rf'({_NAME})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_NAME}))|({_NAME})')
+_SCOPE: Final = re.compile(SCOPE.pattern)
 
 
 class BadToken(Exception):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
@@ -29,11 +29,11 @@ if TYPE_CHECKING:  # joserfc is an extra, for configurations with issuers
     from mcpmux.auth.jwt import FetchDocument, TrustedIssuer
 
 CACHE_SECONDS = 300.0  # after which a token is judged anew: its issuer may have withdrawn the key
-CACHE_LIMIT = 10_000  # tokens
-CACHE_BYTES = 8 * 2**20  # of their contents: issuers choose names and scopes
+CACHE_LIMIT: Final = 10_000  # tokens
+CACHE_BYTES: Final = 8 * 2**20  # of their contents: issuers choose names and scopes
 
-INSUFFICIENT = "insufficient_scope"
-TOO_FEW_SCOPES = "the token does not have the scopes that this needs"
+INSUFFICIENT: Final = "insufficient_scope"
+TOO_FEW_SCOPES: Final = "the token does not have the scopes that this needs"
 
 log = structlog.get_logger()
 

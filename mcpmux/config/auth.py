@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from attrs import field, frozen
@@ -24,27 +24,27 @@ from mcpmux.config.listener import (
 from mcpmux.config.report import InvalidValue, closest, suggestion
 from mcpmux.config.scalars import Choice, Flag, Seconds, Text, read_only, read_url
 
-ALGORITHMS = (
+ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
 )
 """Signatures that anyone can check and only the owner of the private key can make. No others count."""
 
-RESERVED = "cert"  # names of principals from certificates begin with it
-MOST_LEEWAY = 300.0  # seconds; more would keep tokens alive that have expired
+RESERVED: Final = "cert"  # names of principals from certificates begin with it
+MOST_LEEWAY: Final = 300.0  # seconds; more would keep tokens alive that have expired
 
-PRINCIPAL_NAME = Text("a name of letters, digits, and . _ @ -", r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-SCOPE = Text("a scope: printable text without spaces and quotes", r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
+PRINCIPAL_NAME: Final = Text("a name of letters, digits, and . _ @ -", r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+SCOPE: Final = Text("a scope: printable text without spaces and quotes", r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
 
 PrincipalName: TypeAlias = Annotated[str, PRINCIPAL_NAME]
 Scope: TypeAlias = Annotated[str, SCOPE]
-DIGEST = Text("64 hexadecimal digits, as `mcpmux auth new-token` prints them", r"[0-9a-f]{64}")
-CLAIM_NAME = Text("the name of a claim", r"[^\x00-\x20]{1,64}")
-AUDIENCE = Text("text that is not empty", r"[^\x00-\x1f]+")
-METHODS = Text('a method such as "tools/call", or all below "tools/*"', r"[a-z][A-Za-z_/]*(?:/\*)?|\*")
+DIGEST: Final = Text("64 hexadecimal digits, as `mcpmux auth new-token` prints them", r"[0-9a-f]{64}")
+CLAIM_NAME: Final = Text("the name of a claim", r"[^\x00-\x20]{1,64}")
+AUDIENCE: Final = Text("text that is not empty", r"[^\x00-\x1f]+")
+METHODS: Final = Text('a method such as "tools/call", or all below "tools/*"', r"[a-z][A-Za-z_/]*(?:/\*)?|\*")
 MethodScopes: TypeAlias = Mapping[Annotated[str, METHODS], tuple[Scope, ...]]
 
-_WITHOUT_QUERY = r"https?://[^\s\x00-\x1f/?#@]+(?:/[^\s\x00-\x1f?#]*)?"
+_WITHOUT_QUERY: Final = r"https?://[^\s\x00-\x1f/?#@]+(?:/[^\s\x00-\x1f?#]*)?"
 
 
 def _read_trusted_url(text: str) -> str | None:
@@ -53,13 +53,15 @@ def _read_trusted_url(text: str) -> str | None:
     return url if is_safe else None
 
 
-TRUSTED_URL = Text(
+TRUSTED_URL: Final = Text(
     "an https:// URL (http:// for loopback addresses only) without query", _WITHOUT_QUERY, _read_trusted_url
 )
 """A URL whose response is trusted: https, or http on this machine."""
 
 TrustedUrl: TypeAlias = Annotated[str, TRUSTED_URL]
-RESOURCE = Text('the URL that clients use, such as "https://mux.example.com/mcp"', _WITHOUT_QUERY, read_url)
+RESOURCE: Final = Text(
+    'the URL that clients use, such as "https://mux.example.com/mcp"', _WITHOUT_QUERY, read_url
+)
 """A resource identifier (RFC 8707)."""
 
 
@@ -156,23 +158,25 @@ def find_unguarded_listeners(listeners: Listeners, auth: Auth) -> Iterator[tuple
             yield where, f"{problem} `auth.tokens`, `auth.issuers` or `tls.client_ca`; {EXPLICITLY}"
 
 
-EXPLICITLY = "or say `auth.allow_anyone = true` (--allow-anyone) if strangers may come in"
+EXPLICITLY: Final = "or say `auth.allow_anyone = true` (--allow-anyone) if strangers may come in"
 
 
 # Access rules: who may use what. `mux/policy` says what they mean together.
 
-USES = ("read", "subscribe", "call", "get", "complete")
+USES: Final = ("read", "subscribe", "call", "get", "complete")
 """What is done: with resources (read, subscribe), tools (call), prompts (get); completions (complete)."""
 
-_METHOD = r"[A-Za-z][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.*-]+)+|\*"
-_LIST = re.compile(r"(?:resources|resources/templates|tools|prompts|tasks)/list|list")
-_TASK = re.compile(r"tasks(?:/.*)?")
-_DOT_SEGMENT = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\?#]|$)")
-_ROUNDS = 3  # of decoding, as many as when a rule is applied
+_METHOD: Final = r"[A-Za-z][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.*-]+)+|\*"
+_LIST: Final = re.compile(r"(?:resources|resources/templates|tools|prompts|tasks)/list|list")
+_TASK: Final = re.compile(r"tasks(?:/.*)?")
+_DOT_SEGMENT: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\?#]|$)")
+_ROUNDS: Final = 3  # of decoding, as many as when a rule is applied
 
-PRINCIPALS = Text("the name of a principal, in which * stands for any text", r"[^\x00-\x20\x7f]{1,512}")
-UPSTREAMS = Text("the name of an upstream, in which * stands for any text", r"[a-z*][a-z0-9.*-]{0,63}")
-RULE_NAME = Text("a name of letters, digits, and . _ -", r"[A-Za-z0-9._-]{1,64}")
+PRINCIPALS: Final = Text(
+    "the name of a principal, in which * stands for any text", r"[^\x00-\x20\x7f]{1,512}"
+)
+UPSTREAMS: Final = Text("the name of an upstream, in which * stands for any text", r"[a-z*][a-z0-9.*-]{0,63}")
+RULE_NAME: Final = Text("a name of letters, digits, and . _ -", r"[A-Za-z0-9._-]{1,64}")
 
 
 class UseName(Text, frozen=True):
@@ -203,7 +207,7 @@ def _check_target(text: str) -> str:
     return text
 
 
-TARGETS = Text(
+TARGETS: Final = Text(
     "a URI or name as the upstream has it or as clients see it, in which * stands for any text",
     r"[^\x00-\x1f\x7f\ue000]+",
     _check_target,
@@ -241,18 +245,19 @@ class AccessRule:
 
 # How mcpmux gets tokens for one upstream from the authorization server of that upstream.
 
-AUTHORIZATION_CODE, CLIENT_CREDENTIALS = "authorization_code", "client_credentials"
-IDENTITY_ASSERTION = "identity_assertion"
+AUTHORIZATION_CODE: Final = "authorization_code"
+CLIENT_CREDENTIALS: Final = "client_credentials"
+IDENTITY_ASSERTION: Final = "identity_assertion"
 
-CLIENT_ID = Text("printable ASCII text that is not empty", r"[\x20-\x7e]+")
-CLIENT_SECRET = Text(CLIENT_ID.expected, CLIENT_ID.pattern, Secret)
-PRIVATE_KEY = Text(
+CLIENT_ID: Final = Text("printable ASCII text that is not empty", r"[\x20-\x7e]+")
+CLIENT_SECRET: Final = Text(CLIENT_ID.expected, CLIENT_ID.pattern, Secret)
+PRIVATE_KEY: Final = Text(
     "a private key as PEM or JWK, such as ${file:/run/secrets/key.pem}", r"[\x20-\x7e\r\n]+", Secret
 )
 
 # It is also the client's id, so it is https and has a path.
-METADATA_PATTERN = r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
-METADATA_URL = Text("an https:// URL with a path and without query", METADATA_PATTERN, read_url)
+METADATA_PATTERN: Final = r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
+METADATA_URL: Final = Text("an https:// URL with a path and without query", METADATA_PATTERN, read_url)
 
 
 @frozen(kw_only=True)

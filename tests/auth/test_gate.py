@@ -353,6 +353,7 @@ async def test_a_long_lived_token_is_judged_again_now_and_then(autojump_clock):
     assert (await turned(gate, token)).status == 401
 
 
+@pytest.mark.interpreted
 async def test_the_memory_for_judged_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mcpmux.auth.gate.CACHE_LIMIT", 2)
     tokens = [f"{number}" * 40 for number in range(5)]

@@ -25,7 +25,7 @@ from mcpmux.mux import rewrite
 from mcpmux.protocol.envelope import LARGE_BYTES
 from mcpmux.protocol.raw_json import Id
 from mcpmux.traffic.audit.journal import Audit
-from mcpmux.traffic.audit.record import RecordMaker
+from mcpmux.traffic.audit.record_maker import RecordMaker
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import Metrics

@@ -19,7 +19,8 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.holding import Held
 from mcpmux.runtime.interception import WAITING_BYTES
-from mcpmux.traffic.audit.record import AuditRecord, RecordMaker
+from mcpmux.traffic.audit.record import AuditRecord
+from mcpmux.traffic.audit.record_maker import RecordMaker
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor

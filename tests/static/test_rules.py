@@ -291,6 +291,9 @@ def patches(path: Path) -> Iterator[tuple[str, str]]:
                 func=ast.Attribute(attr="setattr"), args=[ast.Name(id=name), ast.Constant(value=str(text)), _]
             ):
                 yield modules.get(name, ""), text
+            case ast.Call(func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(dotted)), _]):
+                module, _, name = dotted.rpartition(".")
+                yield f"{module.replace('.', '/')}.py", name
 
 
 def test_no_test_sets_a_constant_whose_value_is_compiled() -> None:

@@ -16,7 +16,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.audit.journal import Audit
-from mcpmux.traffic.audit.record import RecordMaker
+from mcpmux.traffic.audit.record_maker import RecordMaker
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 

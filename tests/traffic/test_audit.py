@@ -29,7 +29,7 @@ from mcpmux.traffic.audit import opening
 from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable, verify
 from mcpmux.traffic.audit.journal import BACKLOG_LIMIT, GROUP_LIMIT, QUIET_ROUNDS, RETRY_SECONDS, Audit
 from mcpmux.traffic.audit.opening import FLUSH_SECONDS, append_in_thread, open_audit
-from mcpmux.traffic.audit.record import NAME_LIMIT, TARGETS_LIMIT, TEXT_LIMIT, RecordMaker, trace_id
+from mcpmux.traffic.audit.record_maker import NAME_LIMIT, TARGETS_LIMIT, TEXT_LIMIT, RecordMaker, trace_id
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import audit_gauges

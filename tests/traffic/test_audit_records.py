@@ -15,7 +15,7 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import raw, value_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.traffic.audit.record import (
+from mcpmux.traffic.audit.record_maker import (
     CALLERS_KEPT,
     NAME_LIMIT,
     TARGETS_LIMIT,

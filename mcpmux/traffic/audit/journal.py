@@ -30,7 +30,8 @@ from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.audit.record import AuditRecord, RecordMaker
+from mcpmux.traffic.audit.record import AuditRecord
+from mcpmux.traffic.audit.record_maker import RecordMaker
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.record import micros_of
 from mcpmux.transports.byte_stream import reason_of

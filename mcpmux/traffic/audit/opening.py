@@ -16,7 +16,7 @@ from mcpmux import __version__
 from mcpmux.config.traffic import Audit as AuditSettings
 from mcpmux.traffic.audit.chain import REPLICA_FOLDER, AuditFiles, AuditUnusable
 from mcpmux.traffic.audit.journal import Audit
-from mcpmux.traffic.audit.record import FRAGMENT_LIMIT, RecordMaker
+from mcpmux.traffic.audit.record_maker import FRAGMENT_LIMIT, RecordMaker
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.byte_stream import reason_of
 
