@@ -189,11 +189,11 @@ async def as_raised(context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]
 
     For the context the body ends normally, so it has to cancel tasks that should not go on.
     """
-    raised: Exception | None = None
+    raised: BaseException | None = None
     async with context as value:
         try:
             yield value
-        except Exception as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # a program catches these by their type
             raised = error
     if raised is not None:
         raise raised

@@ -118,11 +118,11 @@ async def test_a_listen_that_makes_no_sense_is_refused(autojump_clock):
     assert caught.value.code == -32602
 
 
-async def test_an_error_inside_a_listen_leaves_it_in_no_group(autojump_clock):
-    async with open_local({"x": Subscribable(MODERN), "y": Worker()}) as (_, client):
-        with pytest.raises(ZeroDivisionError):
-            async with client.listen(lists=["tools"]):
-                raise ZeroDivisionError
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+async def test_an_error_inside_a_listen_leaves_it_and_the_mux_in_no_group(error, autojump_clock):
+    with pytest.raises(error):
+        async with open_local({"x": Subscribable(MODERN)}) as (_, client), client.listen(lists=["tools"]):
+            raise error
 
 
 async def test_what_python_cannot_hold_is_said_to_be_so(autojump_clock):
