@@ -18,7 +18,7 @@ from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.tap import EXCHANGE, ORIGIN, Watch
 from mcpmux.clients.service import MuxService
 from mcpmux.config.scalars import find_no_number
-from mcpmux.errors import RpcError
+from mcpmux.errors import LocalProtocolError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     CLIENT_CAPABILITIES,
@@ -75,6 +75,7 @@ class MemoryClient:
         info = {"name": name, "version": __version__}
         self._meta = {VERSION: NEWEST, CLIENT_INFO: info, CLIENT_CAPABILITIES: dict(capabilities)}
         self._ids = itertools.count(1)
+        self._has_left = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._watch.leg.peer} {self._principal.key!r}>"
@@ -97,7 +98,12 @@ class MemoryClient:
     async def exchange(
         self, call: Call, notify: Notify = ignore_event, on_begin: OnBegin = unnoticed
     ) -> Fields:
-        """Return the result of a request. `notify` gets the events before it. Raises RpcError."""
+        """Return the result of a request. `notify` gets the events before it. Raises RpcError.
+
+        Raises LocalProtocolError after `leave`, when no session with a server would be closed any more.
+        """
+        if self._has_left:
+            raise LocalProtocolError("the context of this client was left")
         check_call(call)
         watch, request_id = self._watch, next(self._ids)
         if call.wants_progress:
@@ -129,5 +135,6 @@ class MemoryClient:
 
     def leave(self) -> None:
         """Drop everything that was held for the client."""
+        self._has_left = True
         self._service.leave(self)
         self._watch.tap.gone(self._watch.leg)

@@ -43,6 +43,7 @@ from mcpmux.upstreams.supervision import OpenChannel
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
 """A configuration: built, the path of a file, or the contents of such a file, our own or a host app's."""
 
+ENDED: Final = "mcpmux has ended"
 GIVEN: Final = "the given configuration"
 MOST_EXCHANGES: Final = 1000  # that wait for an observer; a few hundred KiB
 
@@ -177,6 +178,7 @@ class LocalMux:
     def __init__(self, mux: app.Mux, feed: ExchangeFeed) -> None:
         self._mux = mux
         self._feed = feed
+        self._has_ended = False
 
     def __repr__(self) -> str:
         return f"<LocalMux of {', '.join(self._mux.upstreams)}>"
@@ -184,6 +186,10 @@ class LocalMux:
     def absent(self) -> dict[str, str]:
         """Return the upstreams that cannot be used at the moment, by name, with the reason."""
         return absent(self._mux)
+
+    def end(self) -> None:
+        """Open no more clients."""
+        self._has_ended = True
 
     @asynccontextmanager
     async def client(
@@ -201,8 +207,11 @@ class LocalMux:
         checked. "" is an unknown client. `view`: a configured one; "" is the one with everything.
         `capabilities`: what servers may ask it for, in MCP's form. `name`: its name for itself.
 
-        Raises LocalProtocolError for an impossible name, and for a view that does not exist for it.
+        Raises LocalProtocolError for an impossible name, for a view that does not exist for it, and when the
+        context of mcpmux was left.
         """
+        if self._has_ended:
+            raise LocalProtocolError(ENDED)
         if principal and not is_name(principal):
             raise LocalProtocolError("nobody can be called so: a name has 1 to 256 printable characters")
         service = self._mux.service
@@ -263,7 +272,11 @@ async def _open(
         app.open_mux(config, open_channel, observers.tap, observers.trace, functions=functions) as mux,
     ):
         await mux.upstreams.settled(legacy=False)
-        yield LocalMux(mux, feed)
+        local = LocalMux(mux, feed)
+        try:
+            yield local
+        finally:
+            local.end()
 
 
 _threads: list[int] = []  # the thread of each open mux

@@ -219,6 +219,17 @@ async def test_what_a_server_asks_is_answered_by_the_same_request_again(autojump
     assert result["content"][0]["text"] == "file:///here"
 
 
+async def test_a_client_or_a_mux_that_was_left_refuses_requests(autojump_clock):
+    async with open_local({"x": Worker(), "y": Worker()}) as (mux, _):
+        async with mux.client() as client:
+            pass
+        with pytest.raises(LocalProtocolError, match="was left"):
+            await client.request("tools/list")
+    with pytest.raises(LocalProtocolError, match="has ended"):
+        async with mux.client():
+            pytest.fail("it was let in")
+
+
 async def test_access_rules_and_views_hold_for_whom_a_client_is(autojump_clock):
     rules = (AccessRule(effect="allow", principals=("alice",), upstreams=("x",)),)
     views = {"few": View(include=(Selector(kind="tools", name="work"),))}
