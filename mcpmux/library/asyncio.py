@@ -14,18 +14,20 @@ error, that error leaves the context, and requests raise LocalProtocolError unti
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 import trio
 
 from mcpmux import library
 from mcpmux.app.interceptors import NO_FUNCTIONS, Functions
 from mcpmux.errors import LocalProtocolError
-from mcpmux.library.mux import Source
+from mcpmux.library.client import as_raised
+from mcpmux.library.mux import ENDED, Source
 from mcpmux.upstreams.supervision import OpenChannel
 
 P = ParamSpec("P")
@@ -33,7 +35,11 @@ S = TypeVar("S")
 T = TypeVar("T")
 V = TypeVar("V")
 
-ENDED: Final = "mcpmux has ended"
+ELSEWHERE: Final = "mcpmux was opened in another event loop: use it there"
+OCCUPIED: Final = (
+    "trio runs in this thread already: in a program on trio use `mcpmux.library`, with several event loops "
+    "open mcpmux in one of them"
+)
 
 
 class Forwarder(Generic[S]):
@@ -76,32 +82,43 @@ def entered(
     return forward
 
 
-class Exchanges(Forwarder[library.Exchanges]):
-    """See `mcpmux.library.Exchanges`."""
+class Iterator(Forwarder[S], Generic[S, T]):
+    """An asynchronous iterator on trio. An item that came while a task was cancelled is the next one's."""
 
-    __anext__ = awaited(library.Exchanges.__anext__)
+    def __init__(self, guest: Guest, target: S) -> None:
+        super().__init__(guest, target)
+        self._taken: deque[T] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        """Return the next item."""
+        # Trio may have taken the item by the time at which asyncio cancels the wait for it.
+        while not self._taken:
+            await self._guest.run(self._take)
+        return self._taken.popleft()
+
+    async def _take(self) -> None:
+        self._taken.append(await anext(cast("AsyncIterator[T]", self._target)))
+
+
+class Exchanges(Iterator[library.Exchanges, library.FinishedExchange]):
+    """See `mcpmux.library.Exchanges`."""
 
     @property
     def dropped(self) -> int:
         """The number of exchanges that found no room."""
         return self._target.dropped
 
-    def __aiter__(self) -> Exchanges:
-        return self
 
-
-class Notifications(Forwarder[library.Notifications]):
+class Notifications(Iterator[library.Notifications, library.Notification]):
     """See `mcpmux.library.Notifications`."""
-
-    __anext__ = awaited(library.Notifications.__anext__)
 
     @property
     def honoured(self) -> library.Json:
         """The granted part of what was asked for."""
         return self._target.honoured
-
-    def __aiter__(self) -> Notifications:
-        return self
 
 
 class Client(Forwarder[library.Client]):
@@ -150,6 +167,8 @@ class Guest:
         """Do some work on trio for a task of asyncio. Returns and raises what the work does."""
         if self.nursery is None:
             raise LocalProtocolError(ENDED)
+        if asyncio.get_running_loop() is not self._loop:
+            raise LocalProtocolError(ELSEWHERE)
         done: asyncio.Future[T] = self._loop.create_future()
         scope = trio.CancelScope()
         self.nursery.start_soon(_settle, work, done, scope)
@@ -253,14 +272,18 @@ class SharedRun:
 
     async def serve(self) -> None:
         """Run on trio until `leaving` is set."""
-        async with working(nullcontext()) as (guest, _):
+        # trio raises KeyboardInterrupt here, unless asyncio handles the signal.
+        async with as_raised(working(nullcontext())) as (guest, _):
             self.guest.set_result(guest)
             await self.leaving.wait()
 
     def finish(self, outcome: Any) -> None:
-        """Note the end of the run."""
+        """Note the end of the run. Raises KeyboardInterrupt, which leaves the event loop."""
         try:
             self.over.set_result(outcome.unwrap())
+        except KeyboardInterrupt:  # the program's tasks may wait for something else than mcpmux
+            self.over.set_result(None)
+            raise
         except BaseException as error:
             self.over.set_exception(error)
 
@@ -282,7 +305,7 @@ async def open_guest(context: AbstractAsyncContextManager[T]) -> AsyncIterator[t
         run.forget()
     if run is None:
         if trio.lowlevel.in_trio_run():
-            raise LocalProtocolError("this program runs on trio: use `mcpmux.library`")
+            raise LocalProtocolError(OCCUPIED)
         run = _runs[loop] = SharedRun(loop)
         trio.lowlevel.start_guest_run(
             run.serve,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -154,6 +155,47 @@ async def test_changes_and_exchanges_are_iterated_over():
             assert (await anext(notifications)).params["uri"] == "x+memo:1"
         await client.request("tools/list")
         assert [(await anext(exchanges)).method, exchanges.dropped] == ["subscriptions/listen", 1]
+
+
+@on_asyncio
+async def test_no_item_is_lost_by_a_wait_that_is_cancelled():
+    async with open_local({"x": Worker(), "y": Worker()}) as (mux, client), mux.observe() as exchanges:
+        for number in range(1, 21):
+            waiting = asyncio.create_task(anext(exchanges))
+            await client.request("tools/list")
+            for _ in range(number):  # until trio has the item, asyncio has it, and the task is done
+                await asyncio.sleep(0)
+            if waiting.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                waiting = asyncio.create_task(anext(exchanges))
+            assert (await waiting).number == number
+
+
+@on_asyncio
+async def test_another_event_loop_is_refused_with_advice():
+    async with open_local({"x": Worker()}) as (_, client):
+        other = asyncio.to_thread(lambda: asyncio.run(client.request("tools/list")))
+        with pytest.raises(LocalProtocolError, match="in another event loop"):
+            await other
+
+
+def test_an_interrupt_leaves_the_event_loop_at_once():
+    loop = asyncio.new_event_loop()
+
+    async def visit() -> None:
+        async with open_local({"x": Worker()}):
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+
+    visiting = loop.create_task(visit())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(visiting)
+    visiting.cancel()
+    with pytest.raises(LocalProtocolError, match="mcpmux has ended"):
+        loop.run_until_complete(visiting)
+    assert not _runs and not trio.lowlevel.in_trio_run()
+    loop.close()
 
 
 @on_asyncio
