@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from mcpmux.cli.client.content import Content, decode_content, render_block
 from mcpmux.cli.client.listing import KINDS, group_by_server
-from mcpmux.cli.client.requesting import Content, decode_content, objects_in, render_block
+from mcpmux.cli.client.requesting import FILE_HINT, objects_in
 from mcpmux.cli.client.visit import read_items_left_out, read_left_out
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.protocol.envelope import decode_fields, text_of
@@ -108,6 +109,7 @@ def test_text_and_blobs_are_decoded() -> None:
     assert contents(text, blob) == [Content("a:b", "text/plain", "ü"), Content("a:c", "", b"\x00\xff")]
     assert contents(text)[0].as_bytes == "ü".encode()
     assert contents(blob)[0].as_bytes == b"\x00\xff"
+    assert contents(blob | {"blob": "AP\r\n8=\n"})[0].data == b"\x00\xff"  # as encoders for mail break lines
 
 
 def test_blob_that_is_no_base64_is_the_servers_fault() -> None:
@@ -136,11 +138,11 @@ def test_result_without_contents_is_the_servers_fault(result: str) -> None:
         ({"type": "resource", "resource": {"uri": "a:b", "text": "hello"}}, "[a:b]\nhello"),
         (
             {"type": "resource", "resource": {"uri": "a:b", "mimeType": "x/y", "blob": "AA=="}},
-            "[a:b]\n[x/y, 1 bytes]",
+            "[a:b]\n[x/y, 1 bytes; -o FILE writes it to a file]",
         ),
         ({"type": "novelty", "x": 1}, '{"type":"novelty","x":1}'),
         ({"type": "resource", "resource": 7}, '{"type":"resource","resource":7}'),
     ],
 )
 def test_content_blocks_are_shown_as_text(block: dict[str, Any], shown: str) -> None:
-    assert render_block(block) == shown
+    assert render_block(block, FILE_HINT) == shown

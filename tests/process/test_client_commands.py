@@ -24,13 +24,16 @@ def say(message):
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
     sys.stdout.flush()
 FORM = {"type": "object", "required": ["nights"], "properties": {
-    "nights": {"type": "integer", "minimum": 1}, "room": {"type": "string", "enum": ["small", "large"]}}}
+    "nights": {"type": "integer", "minimum": 1}, "room": {"type": "string", "enum": ["small", "large"]},
+    "quiet": {"type": "boolean"}}}
+IMAGE = {"type": "image", "mimeType": "image/png", "data": "AA=="}
 ASKED = {
     "book": ("elicitation/create", {"message": "How long?", "requestedSchema": FORM}),
     "visit": ("elicitation/create", {"mode": "url", "message": "Log in.", "url": "https://example.com/login",
         "elicitationId": "e1"}),
     "think": ("sampling/createMessage", {"maxTokens": 9, "messages": [
-        {"role": "user", "content": {"type": "text", "text": "What is the answer?"}}]}),
+        {"role": "user", "content": {"type": "text", "text": "What is the answer?"}},
+        {"role": "user", "content": IMAGE}]}),
 }
 for line in sys.stdin:
     message = json.loads(line)
@@ -42,7 +45,7 @@ for line in sys.stdin:
             "protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}})
     elif method == "tools/list":
         add = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-        tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ASKED]
+        tools = [{"name": name, "inputSchema": {"type": "object"}} for name in (*ASKED, "look")]
         say({"id": number, "result": {"tools": [*tools, {"name": "add", "inputSchema": add}]}})
     elif method == "prompts/list":
         prompt = {"name": "greet", "arguments": [{"name": "who", "required": True}]}
@@ -50,7 +53,8 @@ for line in sys.stdin:
     elif method == "prompts/get":
         text = "Greet " + params["arguments"]["who"]
         content = {"type": "text", "text": text}
-        say({"id": number, "result": {"messages": [{"role": "user", "content": content}]}})
+        messages = [{"role": "user", "content": content}, {"role": "assistant", "content": IMAGE}]
+        say({"id": number, "result": {"messages": messages}})
     elif method == "completion/complete":
         values = [name for name in ("alice", "albert", "bob") if name.startswith(params["argument"]["value"])]
         say({"id": number, "result": {"completion": {"values": values, "hasMore": True, "total": 7}}})
@@ -66,6 +70,8 @@ for line in sys.stdin:
     elif method is None and number == "q":
         text = json.dumps(message.get("result", message.get("error")))
         say({"id": asking, "result": {"content": [{"type": "text", "text": text}]}})
+    elif method == "tools/call" and params["name"] == "look":
+        say({"id": number, "result": {"content": [], "structuredContent": {"free": 3}}})
     elif method == "tools/call":
         text = json.dumps(params["arguments"])
         say({"id": number, "result": {"content": [{"type": "text", "text": text}]}})
@@ -141,6 +147,7 @@ BOOKED = [
     ("expected integer", "0"),
     ("less than the minimum", "2"),
     ("room", ""),
+    ("quiet: true or false", ""),
     ('Send {"nights":2}?', "y"),
 ]
 
@@ -184,7 +191,7 @@ def test_a_person_declines_a_form_and_a_visit(target: str) -> None:
 def test_a_person_answers_in_place_of_a_model(url: str) -> None:
     code, shown, out = converse(["call", url, "think"], [("Answer", "42")])
     assert code == 0, shown
-    assert "user: What is the answer?" in shown
+    assert "user: What is the answer?" in shown and "user: [image, image/png]" in shown
     assert json.loads(out)["content"] == {"type": "text", "text": "42"}
 
 
@@ -211,8 +218,14 @@ def test_contents_go_to_a_file(target: str, tmp_path: Path) -> None:
     assert out.read_text() == '{"a": 2}\n'
 
 
+def test_structured_content_without_other_content_is_printed(target: str) -> None:
+    done = run("call", target, "look")
+    assert (json.loads(done.stdout), done.returncode) == ({"free": 3}, 0)
+
+
 def test_a_prompt_is_printed_with_its_arguments_checked(target: str) -> None:
-    assert run("prompt", target, "greet", "who=Ann").stdout == "user\nGreet Ann\n"
+    shown = "user\nGreet Ann\nassistant\n[image, image/png]\n"
+    assert run("prompt", target, "greet", "who=Ann").stdout == shown
     assert "argument `who`: missing" in run("prompt", target, "greet").stderr
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import shlex
 from collections.abc import Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import attrs
 import click
 
 from mcpmux.cli import console
 from mcpmux.cli.client.arguments import Arguments, Parameters, parse_arguments, types_of
+from mcpmux.cli.client.content import block_bytes, decode_content, render_block, text_in
 from mcpmux.cli.client.listing import complete_argument, complete_prompt, complete_tool, complete_uri
 from mcpmux.cli.client.visit import open_client
 from mcpmux.cli.completion import complete_file
@@ -74,73 +73,11 @@ def objects_in(result: Fields, key: str, method: str) -> list[Json]:
     return items
 
 
-# The contents of resources, and the content blocks of tools and prompts.
+FILE_HINT = "; -o FILE writes it to a file"
 
 
-class Content(NamedTuple):
-    """One item of `contents`: text, or the bytes of a blob."""
-
-    uri: str
-    mime_type: str
-    data: str | bytes
-
-    @property
-    def as_bytes(self) -> bytes:
-        return self.data if isinstance(self.data, bytes) else self.data.encode(errors="replace")
-
-    @property
-    def as_text(self) -> str:
-        """The text; `[image/png, 311 bytes]` in place of bytes that a terminal cannot show."""
-        if isinstance(self.data, str):
-            return self.data
-        return f"[{self.mime_type or 'unknown type'}, {len(self.data)} bytes]"
-
-
-def _text(item: Mapping[str, Any], key: str) -> str | None:
-    return text if isinstance(text := item.get(key), str) else None
-
-
-def decode_content(item: Mapping[str, Any]) -> Content:
-    """Return one item of `contents`. Raises RemoteProtocolError for a blob that is no base64."""
-    uri, mime_type = _text(item, "uri") or "", _text(item, "mimeType") or ""
-    text, blob = _text(item, "text"), _text(item, "blob")
-    if text is not None or blob is None:
-        return Content(uri, mime_type, text or "")
-    return Content(uri, mime_type, _decode_base64(blob, f"the blob of {uri}"))
-
-
-def _decode_base64(text: str, what: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise RemoteProtocolError(f"{what} is not base64") from None
-
-
-def render_block(block: Json) -> str:
-    kind = block.get("type")
-    if kind == "text":
-        return str(block.get("text", ""))
-    if kind == "resource_link":
-        return f"[link] {block.get('uri')} {block.get('title') or block.get('name') or ''}".rstrip()
-    if kind == "resource" and isinstance(block.get("resource"), dict):
-        content = decode_content(block["resource"])
-        return f"[{content.uri}]\n{content.as_text}"
-    if kind in ("image", "audio"):
-        return f"[{kind}, {block.get('mimeType')}; -o FILE writes it to a file]"
-    return bytes(raw(block)).decode()
-
-
-def show_block(block: Json) -> None:
-    console.show_text(render_block(block).removesuffix("\n") + "\n")
-
-
-def block_bytes(block: Json) -> bytes:
-    """Return a block for a file: the bytes of an image, a sound or a resource, or its text."""
-    if isinstance(resource := block.get("resource"), dict):
-        return decode_content(resource).as_bytes
-    if block.get("type") in ("image", "audio"):
-        return _decode_base64(str(block.get("data")), f"the {block['type']} of the result")
-    return f"{render_block(block)}\n".encode(errors="replace")
+def show_block(block: Json, hint: str = "") -> None:
+    console.show_text(render_block(block, hint).removesuffix("\n") + "\n")
 
 
 output_option: Decorator = click.option(
@@ -183,8 +120,7 @@ def read(target: str, uri: str, output: BinaryIO | None, credentials: Credential
         for content in contents:
             if len(contents) > 1:
                 console.show_line(f"{content.uri}  {content.mime_type}".rstrip())
-            hint = "" if isinstance(content.data, str) else "; -o FILE writes it to a file"
-            console.show_text(content.as_text + hint)
+            console.show_text(content.as_text(FILE_HINT))
 
 
 async def find_tool(config: Config, tool: str) -> Fields | None:
@@ -294,10 +230,12 @@ def call(
         console.show_json(raw(result))
     else:
         blocks = objects_in(result, "content", m.TOOLS_CALL)
+        if not blocks and value_of(structured := result.get("structuredContent")) is not None:
+            blocks = [{"type": "text", "text": bytes(structured or b"").decode(errors="replace")}]
         if output is not None:
             output.write(b"".join(map(block_bytes, blocks)))
         for block in () if output is not None else blocks:
-            show_block(block)
+            show_block(block, FILE_HINT)
     if value_of(result.get("isError")) is True:
         raise click.ClickException(f"the tool `{tool}` reported an error")
 
@@ -326,7 +264,7 @@ def prompt(target: str, name: str, pairs: tuple[str, ...], credentials: Credenti
         console.show_json(raw(result))
         return
     for message in objects_in(result, "messages", m.PROMPTS_GET):
-        console.show_line(_text(message, "role") or "?")
+        console.show_line(text_in(message, "role") or "?")
         content = message.get("content")
         show_block(content if isinstance(content, dict) else {})
 

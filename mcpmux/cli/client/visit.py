@@ -21,6 +21,7 @@ import trio
 from mcpmux.app import Mux, open_mux
 from mcpmux.cli import console
 from mcpmux.cli.client.arguments import Parameters, decoded, read_text, types_of
+from mcpmux.cli.client.content import render_block
 from mcpmux.config import Config, Http, WebSocket
 from mcpmux.config.model import Target
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
@@ -285,6 +286,8 @@ def _ask_field(name: str, field: Mapping[str, Any], *, is_needed: bool) -> Any:
 
 def _choices_of(field: Mapping[str, Any]) -> str:
     """Return the values that a field may have, with their titles; "" for any."""
+    if "boolean" in types_of(field):
+        return "true or false"
     items = field.get("items")
     source = items if isinstance(items, dict) else field
     titled = source.get("oneOf") or source.get("anyOf")
@@ -307,8 +310,8 @@ def _sample(params: Mapping[str, Any]) -> Raw:
     for message in messages if isinstance(messages, list) else ():
         if isinstance(message, dict):
             content = message.get("content")
-            text = content.get("text") if isinstance(content, dict) else None
-            _tell(f"  {message.get('role')}: {text if text is not None else bytes(raw(content)).decode()}")
+            for block in content if isinstance(content, list) else [content]:
+                _tell(f"  {message.get('role')}: {render_block(block if isinstance(block, dict) else {})}")
     text = click.prompt("Answer, or nothing to refuse", default="", show_default=False, err=True)
     if not text:
         return error_response(RpcError(-1, "the user refused the sampling request"))
