@@ -18,6 +18,7 @@ import trio
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import RpcError
 from mcpmux.mux.intercept import (
+    FIXED,
     PASS,
     Ask,
     Change,
@@ -27,13 +28,17 @@ from mcpmux.mux.intercept import (
     Verdict,
     read_verdict,
 )
+from mcpmux.mux.rewrite import NAMED_BY
+from mcpmux.protocol import method as m
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import decode_any, encode, error_body, raw
+from mcpmux.protocol.input_requests import RESPONSES
 from mcpmux.runtime.interception import Interceptor
 from mcpmux.traffic.redaction.redactor import RuleSet
 
 THREADS: Final = 8  # calls of one function at once
 SHOWN_CHARACTERS: Final = 500  # of arguments in a question
+_NAMING: Final = frozenset({"name", "uri", "ref"})  # what is used; other FIXED members are only sent back
 
 Function: TypeAlias = Callable[[dict[str, Any]], Any]
 
@@ -110,7 +115,11 @@ def hold(_message: InterceptedMessage) -> Verdict:
 
 
 def redact(rules: RuleSet, message: InterceptedMessage) -> Verdict:
-    """Replace what the rules of captures find. Raises ValueError for malformed JSON."""
+    """Replace what the rules of captures find. Raises ValueError for malformed JSON.
+
+    What has a secret in its name or URI is refused, and left out of lists. What a peer only sends back stays,
+    such as a cursor. A question whose key is the name of a secret stays one, and an answer to it is refused.
+    """
     outcome = message.outcome
     if outcome is None:
         member, body = "params", raw(message.params)
@@ -120,7 +129,29 @@ def redact(rules: RuleSet, message: InterceptedMessage) -> Verdict:
         member, body = "result", raw(outcome)
     # Around it stands what is around it in a message, as paths begin there.
     data, count = rules.redact(message.method, encode({member: body}))
-    return Change(**decode_any(data)) if count else PASS
+    if not count:
+        return PASS
+    before, after = message.as_json()[member], decode_any(data)[member]
+    for key in after.keys() & FIXED.get(message.on, frozenset()):
+        if key in _NAMING and after[key] != before[key]:
+            return Refuse(f"its `{key}` contains a secret")
+        after[key] = before[key]
+    for key in _replaced(after.get(RESPONSES)):
+        return Refuse(f"the answer to `{key}` contains a secret")
+    for key in _replaced(questions := after.get("inputRequests")):
+        questions[key] = decode_any(rules.redact(m.ELICIT, encode(before["inputRequests"][key]))[0])
+    if member == "result" and message.method in m.PAGED:
+        items, named = m.PAGED[message.method].items, NAMED_BY[message.method]
+        pairs = zip(before[items], after[items], strict=False)
+        after[items] = [new for old, new in pairs if isinstance(new, dict) and new[named] == old[named]]
+    return PASS if after == before else Change(**{member: after})
+
+
+def _replaced(members: Any) -> list[str]:
+    """Return the keys of the questions or answers that were replaced by a marker as a whole."""
+    return (
+        [key for key, value in members.items() if isinstance(value, str)] if isinstance(members, dict) else []
+    )
 
 
 def limit_size(most: int, message: InterceptedMessage) -> Verdict:

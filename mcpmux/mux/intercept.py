@@ -322,16 +322,15 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
         return RpcError(outcome.code, error["message"], error.get("data"))
     assert change.result is not None
     old = message.outcome if isinstance(message.outcome, dict) else {"resultType": raw("complete")}
-    result = {"resultType": "complete", **change.result} if old is not message.outcome else change.result
+    result = change.result
+    if "resultType" in old:  # a new result may leave it out
+        result = {"resultType": decode_any(old["resultType"]), **result}
     changed = _merged(old, result, FIXED[RESULT])
     if value_at(result.get(META), (RELATED_TASK,)) != value_at(decoded(old.get(META)), (RELATED_TASK,)):
         raise BadVerdict("it changes the task in `_meta`")
     if result.get("resultType", "complete") != "complete":
-        requests = result.get("inputRequests", {})
-        if (
-            not isinstance(requests, dict)
-            or requests.keys() != decoded(old.get("inputRequests"), dict).keys()
-        ):
+        requests, asked = result.get("inputRequests", {}), decoded(old.get("inputRequests"), dict)
+        if not isinstance(requests, dict) or _methods_in(requests) != _methods_in(asked):
             raise BadVerdict("it changes which questions are asked")
         return changed
     if method in _HOLDING and not {"task", "taskId"} & old.keys():
@@ -345,6 +344,11 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
     if method == m.TOOLS_CALL and schema is not None and is_whole:
         _suit(result.get("structuredContent"), schema, "structuredContent")
     return changed
+
+
+def _methods_in(requests: Mapping[str, object]) -> dict[str, object]:
+    """Return the methods of questions, None for one that is malformed."""
+    return {key: value.get("method") if isinstance(value, dict) else None for key, value in requests.items()}
 
 
 def _names_in(items: Sequence[object], named: str) -> set[str | None]:

@@ -166,8 +166,7 @@ async def test_arguments_and_results_can_be_changed(down, up, autojump_clock):
         if message["on"] == "request":
             return {"verdict": "change", "params": message["params"] | {"arguments": {"path": "/safe"}}}
         text = message["result"]["content"][0]["text"].upper()
-        content = [{"type": "text", "text": text}]
-        return {"verdict": "change", "result": message["result"] | {"content": content}}
+        return {"verdict": "change", "result": {"content": [{"type": "text", "text": text}]}}
 
     async with open_world({"x": server, "y": ScriptedServer()}, **intercepted_by(change)) as world:
         client = await world.open_client(down)
@@ -615,6 +614,54 @@ async def test_built_in_interceptors_refuse_delay_and_redact(autojump_clock):
         assert error["message"].startswith("Refused by intercept[1]")
         error = await client.refusal("tools/call", DELETE | {"name": "x__look"})
         assert error["message"] == "Refused by chaos: it fails on purpose"
+
+
+async def test_what_is_named_by_a_secret_is_left_out_of_lists_and_refused(autojump_clock):
+    secret = "x+https://h/a?token=abcdefghijklmnop1234"
+    named = [{"uri": uri, "name": "a"} for uri in ("file:///a", secret[2:])]
+    server = ScriptedServer(resources=named, handlers={"resources/read": echo})
+    for servers in ({"x": server}, {"x": server, "y": ScriptedServer()}):
+        async with open_world(servers, intercept=(Intercept(builtin="redact"),)) as world:
+            client = world.client()
+            listed = await client.request("resources/list")
+            assert [resource["uri"] for resource in listed["resources"]] == ["x+file:///a"]
+            error = await client.refusal("resources/read", {"uri": secret})
+            assert error["message"] == "Refused by intercept[0]: its `uri` contains a secret"
+            assert not calls_at(server, "resources/read")
+
+
+async def test_a_cursor_that_looks_like_a_secret_stays(autojump_clock):
+    cursor = f"eyJhbGciOiJIUzI1NiJ9.eyJwYWdlIjoyfQ.{'a' * 43}"
+
+    async def pages(_server: ScriptedServer, params: Json, _message: Json) -> Json:
+        page = {"tools": TOOLS[:1], "nextCursor": cursor} if "cursor" not in params else {"tools": TOOLS[1:]}
+        assert params.get("cursor") in (None, cursor)
+        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **page}
+
+    server = ScriptedServer(tools=TOOLS, handlers={"tools/list": pages})
+    alone: Json = {"settings": {"x": {"prefix": ""}}, "intercept": (Intercept(builtin="redact"),)}
+    async with open_world({"x": server}, **alone) as world:
+        client = world.client()
+        assert (await client.request("tools/list"))["nextCursor"] == cursor
+        assert (await client.request("tools/list", {"cursor": cursor}))["tools"][0]["name"] == "look"
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_question_for_a_secret_is_asked_and_its_answer_refused(down, autojump_clock):
+    ask = {"mode": "form", "message": "Which?", "requestedSchema": {"type": "object", "properties": {}}}
+
+    async def question(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        asked = {"password": {"method": "elicitation/create", "params": ask}}
+        return {"resultType": "input_required", "inputRequests": asked, "requestState": "s"}
+
+    server, questions = ScriptedServer(tools=TOOLS, handlers={"tools/call": question}), list[Json]()
+    redact = (Intercept(builtin="redact", refuse_as="tool_error"),)
+    async with open_world({"x": server}, intercept=redact) as world:
+        client = await world.open_client(down, CAPABILITIES)
+        result = await call_and_answer(client, ACCEPTS, DELETE, questions)
+        assert questions == [{"method": "elicitation/create", "params": ask}]
+        assert result["content"][0]["text"].endswith("the answer to `password` contains a secret")
+        assert len(calls_at(server)) == 1
 
 
 # The client's user is asked
