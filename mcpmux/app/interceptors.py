@@ -34,7 +34,14 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.holding import HeldExchanges
-from mcpmux.runtime.interception import Interception, Interceptor, Step, is_failure, verdict_in_time
+from mcpmux.runtime.interception import (
+    Interception,
+    Interceptor,
+    Step,
+    is_failure,
+    reason_of,
+    verdict_in_time,
+)
 from mcpmux.runtime.router import Router
 from mcpmux.traffic.redaction.redactor import RuleSet
 from mcpmux.upstreams.upstream import Upstream
@@ -158,7 +165,7 @@ async def try_each(config: Config, steps: Sequence[Step]) -> dict[str, str]:
         except BaseException as problem:  # a wall, as in an exchange
             if not is_failure(problem):
                 raise
-            done = f"fails: {problem!r}"
+            done = f"fails: {reason_of(problem)}"
         else:
             match verdict:
                 case Pass():

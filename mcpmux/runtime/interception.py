@@ -97,10 +97,16 @@ class Interceptor(NamedTuple):
 async def verdict_in_time(
     interceptor: Interceptor, settings: Intercept, message: InterceptedMessage
 ) -> Verdict:
-    """Return the verdict of an interceptor that waits. Raises TooSlowError, and what it raises."""
+    """Return the verdict of an interceptor that waits. Raises BadVerdict when it is late, or its error."""
     await in_task()
-    with trio.fail_after(settings.patience):
+    with trio.move_on_after(settings.patience):
         return await cast(Awaitable[Verdict], interceptor.judge(message))
+    raise BadVerdict(f"no verdict within {settings.patience:g} s")
+
+
+def reason_of(problem: BaseException) -> str:
+    """Return why an interceptor has failed."""
+    return str(problem) if isinstance(problem, McpmuxError) else repr(problem)
 
 
 def is_failure(problem: BaseException) -> bool:
@@ -390,8 +396,7 @@ class Interception:
             if not is_failure(problem):
                 raise problem
             word = FAILED
-            reason = str(problem) if isinstance(problem, McpmuxError) else repr(problem)
-            shown = reason[:REASON_CHARACTERS]
+            shown = reason_of(problem)[:REASON_CHARACTERS]
             log.warning("an interceptor failed", interceptor=name, on=message.on, problem=shown)
             if settings.on_failure == "refuse":
                 text = f"the interceptor {name} failed, and what it should judge is refused"

@@ -379,7 +379,7 @@ def test_each_interceptor_is_tried_with_a_made_up_exchange(invoke: Invoke, tmp_p
         "interceptor intercept[0]: tools/call, request: asks the user: Allow tools/call example with {}?"
     )
     assert clean == "interceptor clean: tools/call, result: lets it pass"
-    assert webhook.startswith("interceptor intercept[2]: tools/call, request: fails: ConnectFailed(")
+    assert webhook.startswith("interceptor intercept[2]: tools/call, request: fails: cannot connect")
     file.write_text(demo_table("clock") + '[[intercept]]\npython = "no_such_module:f"\n')
     result = invoke("check", str(file))
     assert result.exit_code == 2
