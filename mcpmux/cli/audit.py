@@ -240,6 +240,12 @@ def describe(record: Mapping[str, Any]) -> str:
             outcome,
             time_text(ms / 1000) if isinstance(ms, int | float) else "",
         ]
+        verdicts = [entry for entry in record.get("intercepted") or () if isinstance(entry, dict)]
+        parts += [
+            f"{entry.get('name')}: {entry.get('verdict')} on {entry.get('on')}"
+            for entry in verdicts
+            if entry.get("verdict") not in ("pass", "refuse")  # a refusal is the outcome already
+        ]
     else:
         plain = {"v", "seq", "prev", "hash", "time", "kind", "fragment"}
         parts += [str(kind), *(f"{key}={value}" for key, value in record.items() if key not in plain)]

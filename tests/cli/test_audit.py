@@ -196,6 +196,14 @@ def test_who_was_authenticated_stands_before_what_the_client_calls_itself() -> N
     assert "  desk  ping" in describe(record)
 
 
+def test_what_interceptors_did_stands_at_the_end_of_an_exchange() -> None:
+    verdicts = [
+        {"name": "guard", "on": "request", "verdict": verdict} for verdict in ("pass", "agreed", "change")
+    ]
+    record = {"kind": "exchange", "method": "ping", "outcome": "ok", "intercepted": verdicts}
+    assert describe(record).endswith("ping  ok  guard: agreed on request  guard: change on request")
+
+
 CHOSEN = {
     ("method=tools/call", "decision=refused"): [4],
     ("outcome=tool_error",): [3],
