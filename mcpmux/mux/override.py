@@ -101,6 +101,11 @@ class Overrides:
         override = self._by_own.get((upstream, TOOLS), {}).get(own)
         return override.parameters if override is not None else {}
 
+    def annotations(self, upstream: str, own: str) -> Mapping[str, bool]:
+        """Return the overridden annotations of an upstream's tool."""
+        override = self._by_own.get((upstream, TOOLS), {}).get(own)
+        return override.annotations if override is not None else {}
+
     def has_parameters(self, upstream: str) -> bool:
         """Return whether parameters of any tool of an upstream are overridden."""
         return any(override.parameters for override in self._by_own.get((upstream, TOOLS), {}).values())

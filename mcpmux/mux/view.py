@@ -267,6 +267,16 @@ def hints_of(annotations: Any) -> dict[str, bool]:
     }
 
 
+def overridden(hints: Mapping[str, bool], annotations: Mapping[str, bool]) -> Mapping[str, bool]:
+    """Return the hints of a tool as clients see them, with overridden annotations."""
+    if not annotations:
+        return hints
+    members = {**hints, **annotations}
+    if annotations.get("readOnlyHint") is False:  # what did not destroy, as it only read, may do so
+        members["destructiveHint"] = annotations.get("destructiveHint", True)
+    return hints_of(members)
+
+
 def selections_of(views: Mapping[str, View], naming: Naming = AS_THEY_ARE) -> dict[str, Selection]:
     """Return the views of a configuration, ready to be applied."""
     return {name: Selection(f"views.{name}", view, naming=naming, name=name) for name, view in views.items()}

@@ -50,7 +50,7 @@ from mcpmux.mux.intercept import (
     used_by,
 )
 from mcpmux.mux.override import override_schema
-from mcpmux.mux.view import hints_of
+from mcpmux.mux.view import hints_of, overridden
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
 from mcpmux.protocol.codes import REFUSED, unknown_state
@@ -278,8 +278,11 @@ class Interception:
         if chain.needs_tools:
             if upstream is not None and known_listing(upstream, m.TOOLS_LIST) is None:
                 await self._learn(walk, call)
-            hints = upstream.listings[m.TOOLS_LIST].hints if upstream is not None else {}
-            walk.hints = hints.get(own or "") or hints_of(None)
+            walk.hints = hints_of(None)
+            if upstream is not None and own is not None:
+                hints = upstream.listings[m.TOOLS_LIST].hints.get(own) or walk.hints
+                overrides = self._access.of(call.principal).overrides
+                walk.hints = overridden(hints, overrides.annotations(upstream.name, own))
         outcome: ResultOrError | None = None
         answer: ResultOrError | None = None
         goes_on = True  # the client has its answer, or comes back

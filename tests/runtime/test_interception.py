@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from mcpmux.config import Intercept, Limits
+from mcpmux.config.views import Override
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.holding import Held
@@ -680,6 +681,19 @@ async def test_a_destructive_tool_needs_the_users_consent(down, up, autojump_clo
         assert len(calls_at(server)) == 1
         await client.request("tools/call", DELETE | {"name": "x__look"})  # is not asked about
         assert len(calls_at(server)) == 2
+
+
+async def test_overridden_annotations_decide_what_needs_consent(autojump_clock):
+    overrides = (
+        Override(name="delete", rename="clear", annotations={"readOnlyHint": True}),
+        Override(name="look", annotations={"readOnlyHint": False}),
+    )
+    async with open_world({"x": disk()}, settings={"x": {"overrides": overrides}}, **APPROVE) as world:
+        client = await world.open_client(MODERN, CAPABILITIES)
+        answers = [
+            await client.request("tools/call", DELETE | {"name": f"x__{name}"}) for name in ("clear", "look")
+        ]
+        assert [answer["resultType"] for answer in answers] == ["complete", "input_required"]
 
 
 async def ask_modern(client: ScriptedClient, params: Json = DELETE) -> Json:
