@@ -324,8 +324,10 @@ async def open_guest(context: AbstractAsyncContextManager[T]) -> AsyncIterator[t
         run.users -= 1
         if not run.users:
             run.leaving.set()
-            await ended(run.over)
-            run.forget()
+            try:
+                await ended(run.over)
+            finally:  # also when it was cancelled meanwhile
+                run.forget()
             run.over.result()
 
 

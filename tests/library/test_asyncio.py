@@ -60,6 +60,11 @@ async def call(client: Client, name: str, *more: Any) -> Any:
     return await client.request("tools/call", {"name": name, "arguments": {}}, *more)
 
 
+async def visit() -> None:
+    async with open_local({"x": Worker()}) as (_, client):
+        await call(client, "x__work")
+
+
 @on_asyncio
 async def test_a_request_is_answered():
     async with open_local({"x": Worker(), "y": Worker()}) as (mux, client):
@@ -228,10 +233,6 @@ async def test_several_are_open_and_each_ends_for_itself():
 
 @on_asyncio
 async def test_one_is_opened_while_another_ends():
-    async def visit() -> None:
-        async with open_local({"x": Worker()}) as (_, client):
-            await call(client, "x__work")
-
     async with asyncio.TaskGroup() as tasks:
         for _ in range(8):
             tasks.create_task(visit())
@@ -240,16 +241,27 @@ async def test_one_is_opened_while_another_ends():
         await visit()
 
 
-@on_asyncio
-async def test_two_are_opened_while_the_last_one_ends():
-    async def visit() -> None:
-        async with open_local({"x": Worker()}) as (_, client):
-            await call(client, "x__work")
-
-    last = asyncio.create_task(visit())
+async def visit_until_it_leaves() -> asyncio.Task[None]:
+    """Return a task that has opened one, and waits for the end of the last."""
+    visiting = asyncio.create_task(visit())
     while not (run := _runs.get(asyncio.get_running_loop())) or not run.leaving.is_set():  # noqa: ASYNC110 - `leaving` is an event of trio
         await asyncio.sleep(0)
+    return visiting
+
+
+@on_asyncio
+async def test_two_are_opened_while_the_last_one_ends():
+    last = await visit_until_it_leaves()
     await asyncio.gather(last, visit(), visit())
+
+
+@on_asyncio
+async def test_cancelled_while_the_last_one_ends_it_is_forgotten():
+    last = await visit_until_it_leaves()
+    last.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await last
+    assert not _runs
 
 
 async def test_a_program_on_trio_is_refused_with_advice():
