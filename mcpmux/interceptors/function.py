@@ -29,6 +29,7 @@ from mcpmux.mux.intercept import (
     read_verdict,
 )
 from mcpmux.mux.rewrite import NAMED_BY
+from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import decode_any, encode, error_body, raw
@@ -37,7 +38,7 @@ from mcpmux.runtime.interception import Interceptor
 from mcpmux.traffic.redaction.redactor import RuleSet
 
 THREADS: Final = 8  # calls of one function at once
-SHOWN_CHARACTERS: Final = 500  # of arguments in a question
+SHOWN_CHARACTERS: Final = 500  # of a name, or of arguments, in a question
 _NAMING: Final = frozenset({"name", "uri", "ref"})  # what is used; other FIXED members are only sent back
 
 Function: TypeAlias = Callable[[dict[str, Any]], Any]
@@ -100,13 +101,16 @@ def approve(message: InterceptedMessage) -> Verdict:
     """Have the client's user asked whether a request may go to the server."""
     what = f"Allow {message.method}"
     if (target := target_in(message.params)) is not None:
-        what = f"{what} {target}"
+        what = f"{what} {_shown(target)}"
     if (arguments := message.params.get("arguments")) is not None:
-        text = encode(decode_any(arguments)).decode()
-        hidden = len(text) - SHOWN_CHARACTERS
-        more = f"… ({hidden} more characters)" if hidden > 0 else ""
-        what = f"{what} with {text[:SHOWN_CHARACTERS]}{more}"
+        what = f"{what} with {_shown(encode(decode_any(arguments)).decode())}"
     return Ask(f"{what}?")
+
+
+def _shown(text: str) -> str:
+    """Return a model's text for a question to a person, in which it must not hide or reorder anything."""
+    hidden = len(text) - SHOWN_CHARACTERS
+    return printable(text[:SHOWN_CHARACTERS]) + (f"… ({hidden} more characters)" if hidden > 0 else "")
 
 
 def hold(_message: InterceptedMessage) -> Verdict:

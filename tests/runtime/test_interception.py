@@ -696,6 +696,17 @@ async def test_overridden_annotations_decide_what_needs_consent(autojump_clock):
         assert [answer["resultType"] for answer in answers] == ["complete", "input_required"]
 
 
+async def test_a_question_shows_what_would_deceive_its_reader(autojump_clock):
+    async with open_world({"x": disk()}, **APPROVE) as world:
+        client = await world.open_client(MODERN, CAPABILITIES)
+        arguments = {"path": "/tmp/\u202egnp.sh" + "x" * 500}
+        result = await client.request("tools/call", DELETE | {"arguments": arguments})
+        [question] = result["inputRequests"].values()
+        shown, hidden = question["params"]["message"].split("…")
+        assert shown.startswith(r'Allow tools/call x__delete with {"path":"/tmp/\u202egnp.shxx')
+        assert hidden == " (23 more characters)?"
+
+
 async def ask_modern(client: ScriptedClient, params: Json = DELETE) -> Json:
     """Call a tool, and return the call with the user's consent."""
     result = await client.request("tools/call", params)
