@@ -181,7 +181,10 @@ def test_one_of_the_same_user_is_found_by_its_file(
     assert "has port 0" in invoke("ctl", "status", "-c", str(path)).stderr
 
 
-def test_one_has_to_say_which_mcpmux_is_meant(invoke: Invoke) -> None:
+def test_one_has_to_say_which_mcpmux_is_meant(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # without another mcpmux of this user
     done = invoke("ctl", "status")
     assert done.exit_code == 2
     assert "--config" in done.stderr

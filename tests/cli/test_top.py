@@ -112,7 +112,10 @@ async def test_a_table_of_names_begins_with_the_longest_call(invoke: Invoke) -> 
         ([], 2, "no mcpmux given"),
     ],
 )
-def test_what_cannot_be_shown_is_told(invoke: Invoke, args: list[str], code: int, words: str) -> None:
+def test_what_cannot_be_shown_is_told(
+    args: list[str], code: int, words: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # without another mcpmux of this user
     done = invoke("top", *args)
     assert (done.exit_code, done.stdout) == (code, "")
     assert words in done.stderr
