@@ -238,5 +238,11 @@ def test_held_exchanges_are_let_go_or_refused_one_by_one(shown: Shown) -> None:
     shown.press("r", "r")
     assert shown.asked == [("1", "pass"), ("2", "refuse")]
     assert "no exchange is held" in shown.lines()[1]
+    shown.screen.show_held([held("3"), held("4")])
+    shown.screen.show_held([held("4")])  # another person has decided
+    shown.press("a")
+    assert len(shown.asked) == 2
+    shown.press("a")
+    assert shown.asked[2:] == [("4", "pass")]
     shown.press("esc")
     assert "tool-100" in shown.focused() and "held" not in shown.lines()[0]

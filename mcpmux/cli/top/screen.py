@@ -57,6 +57,7 @@ _FOCUSED = dict.fromkeys((None, "green", "yellow", "red", "bold"), "focus")
 
 KEYS = "Tab table  Enter open  / filter  s sort  p pause  q quit"
 HELD_KEYS = "a let it go  r refuse it  ↑ ↓ Page scroll  Esc back  q quit"
+MOVED = "the exchange before has ended: press a key once more to decide about this one"
 DETAIL_KEYS = "↑ ↓ Page scroll  Esc back  q quit"
 EDIT_KEYS = "Enter apply  Esc back"
 
@@ -251,6 +252,7 @@ class TopScreen(urwid.Frame):
         self._on_decision = on_decision
         self._held: Sequence[Item] = ()
         self._shows_held = False
+        self._has_moved = False  # another held exchange came to the place of the one that was being read
         self._paused = False
         self._sorted_by: str | None = None
         self._troubles: dict[str, str] = {}
@@ -305,9 +307,12 @@ class TopScreen(urwid.Frame):
 
     def show_held(self, held: Sequence[Item]) -> None:
         """Show how many exchanges are held, and the first of them if held ones are opened."""
+        # Another person may decide about the first one just before a key is pressed.
+        self._has_moved |= bool(self._held and held) and self._held[0]["key"] != held[0]["key"]
         self._held = held
         if self._shows_held:
-            self.show_lines([(printable(line), style) for line, style in held_lines(held)])
+            lines = [(printable(line), style) for line, style in held_lines(held)]
+            self.show_lines([(MOVED, "yellow"), *lines] if self._has_moved else lines)
         self._show_titles()
 
     def tell(self, part: str, trouble: str | None) -> None:
@@ -380,15 +385,16 @@ class TopScreen(urwid.Frame):
             self._on_open(row["slowest"] if is_upstream else row["row"])
 
     def _open_held(self) -> None:
-        self.body, self._shows_held = self._detail, True
+        self.body, self._shows_held, self._has_moved = self._detail, True, False
         self._show_footer(HELD_KEYS)
         self.show_held(self._held)
 
     def _decide(self, verdict: str) -> None:
-        if self._held:
-            first, *rest = self._held
+        if self._held and not self._has_moved:
+            first, *self._held = self._held
             self._on_decision(first["key"], verdict)
-            self.show_held(rest)
+        self._has_moved = False
+        self.show_held(self._held)
 
     def _close(self) -> None:
         self.body, self._shows_held = self._tables, False
