@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, cast
 import structlog
 import trio
 
-from mcpmux.channels.questions import PARK_SECONDS, ParkedCalls
+from mcpmux.channels.questions import PARK_LIMIT, PARK_SECONDS, ParkedCalls
 from mcpmux.channels.tap import EXCHANGE, Intercepted, Tap
 from mcpmux.config import Http
 from mcpmux.config.intercept import NOTIFICATION, REQUEST, RESULT, Intercept
@@ -70,6 +70,7 @@ log = structlog.get_logger()
 CHAINS_LIMIT: Final = 1000  # (method, upstream) that are remembered; a method may be any text of a client's
 APPROVALS_LIMIT: Final = 1000  # approved calls whose servers have asked something
 APPROVALS_BYTES: Final = 2**20
+SPENT_BYTES: Final = 2**20  # of the states of calls that came again
 WAITING_BYTES: Final = 64 * 2**20  # of calls and answers that wait for consent
 QUESTION: Final = "dev.mcpmux/approval"  # the key of our question in a result
 
@@ -225,6 +226,7 @@ class Interception:
         self._approvals: Lru[bytes, tuple[Intercept, ...]] = (
             Lru(APPROVALS_LIMIT, APPROVALS_BYTES) if former is None else former._approvals
         )
+        self._spent: Lru[str, None] = Lru(PARK_LIMIT, SPENT_BYTES) if former is None else former._spent
 
     def __repr__(self) -> str:
         return f"<Interception by {', '.join(step.rule.name for step in self.steps)}>"
@@ -528,10 +530,13 @@ class Interception:
             return call
         state = call.text(STATE)
         if state not in self._parked:
+            if state in self._spent:  # the server must not answer twice
+                raise unknown_state()
             key = self._approval_key(call, state)
             walk.approved = self._approvals.pop(key) or ()
             return call
         waiting = self._parked.take(call)
+        self._spent[state or ""] = None
         if waiting.until < trio.current_time():
             raise unknown_state()
         walk.first, walk.done, walk.outcome = waiting.first, waiting.done, waiting.outcome

@@ -755,8 +755,22 @@ async def test_consent_is_used_once_and_by_nobody_else(autojump_clock):
         other = await world.open_client(MODERN, CAPABILITIES)
         assert "unknown" in (await other.refusal("tools/call", again))["message"]
         await client.request("tools/call", again)
-        repeated = await client.request("tools/call", again)
-        assert repeated["resultType"] == "input_required"
+        assert "unknown" in (await client.refusal("tools/call", again))["message"]
+        assert len(calls_at(server)) == 1
+
+
+async def test_an_answer_that_had_consent_is_not_asked_for_again(autojump_clock):
+    def judge(_message: Json) -> Json:
+        return {"verdict": "ask", "message": "Show it?"}
+
+    server = disk()
+    async with open_world({"x": server}, **intercepted_by(judge, on=("result",))) as world:
+        client = await world.open_client(MODERN, CAPABILITIES)
+        result = await client.request("tools/call", DELETE)
+        responses = dict.fromkeys(result["inputRequests"], ACCEPTS["result"])
+        again = {**DELETE, "inputResponses": responses, "requestState": result["requestState"]}
+        await client.request("tools/call", again)
+        assert "unknown" in (await client.refusal("tools/call", again))["message"]
         assert len(calls_at(server)) == 1
 
 
