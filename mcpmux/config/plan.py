@@ -8,11 +8,13 @@ Rules
     the user is informed. Whether listeners ask for tokens at all only changes at a start.
 
 Laws: the plan from a configuration to itself is empty; no upstream is in two parts of a plan; the old names
-without `removed` and with `added` are the new names; the plan back removes what this one adds.
+without `removed` and with `added` are the new names; the plan back removes what this one adds; nothing is
+pending in what is in force.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import attrs
@@ -88,6 +90,19 @@ def plan_change(old: Config, new: Config) -> Plan:
         settings=tuple(key for key in settings if {key, key.partition(".")[0]} & live),
         pending=tuple(key for key in settings if not {key, key.partition(".")[0]} & live),
     )
+
+
+def in_force(started: Config, config: Config) -> Config:
+    """Return `config` with every setting that is pending as it was in `started`."""
+    # Not `attrs.evolve`, which checks that all parts go together: a listener of the start may name a view
+    # that `config` does not have any more.
+    mixed = copy(config)
+    for key in plan_change(started, config).pending:
+        section, _, name = key.partition(".")
+        settings = copy(getattr(mixed, section))
+        object.__setattr__(settings, name, getattr(getattr(started, section), name))
+        object.__setattr__(mixed, section, settings)
+    return mixed
 
 
 def _differences(old: Any, new: Any) -> list[str]:

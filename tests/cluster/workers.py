@@ -51,8 +51,8 @@ class InsteadOfProcess:
     async def run(self) -> None:
         try:
             with self.scope:
-                _, _, (config, folder, drained) = await self._control.receive()
-                await self.worker.run(config, folder, drained, self.ready.set)
+                _, _, start = await self._control.receive()
+                await self.worker.run(*start, self.ready.set)
         finally:
             self.close()
             self.returncode = 0
@@ -103,7 +103,7 @@ class Workers(Members):
         self._configs: dict[int, Config] = {}
         self.pool = Pool(
             MOST,
-            lambda number: (self._configs[number], folder, ()),
+            lambda number: (self._configs[number], self._configs[number], folder, ()),
             lambda _number: {},
             cast("MemoryStore", self.line),  # it has all that this has
         )

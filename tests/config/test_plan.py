@@ -25,8 +25,8 @@ from mcpmux.config import (
 )
 from mcpmux.config.listener import Listeners
 from mcpmux.config.model import Settings, ToolSelection
-from mcpmux.config.plan import IN_PLACE, LIVE, Plan, plan_change
-from mcpmux.config.views import Override
+from mcpmux.config.plan import IN_PLACE, LIVE, Plan, in_force, plan_change
+from mcpmux.config.views import Override, View
 
 TOKEN = StaticToken(sha256="0" * 64)
 NAMES = ["a", "b", "c", "d"]
@@ -158,6 +158,25 @@ def test_tokens_change_in_place_but_not_whether_they_are_required():
     other = attrs.evolve(config, auth=Auth(tokens={"ben": TOKEN}))
     assert plan_change(config, other) == Plan(settings=("auth.tokens",))
     assert plan_change(config, attrs.evolve(config, auth=Auth())) == Plan(pending=("auth.tokens",))
+
+
+@given(configs, configs)
+def test_what_is_pending_is_in_force_as_it_was_at_the_start(started: Config, config: Config):
+    mixed = in_force(started, config)
+    assert not plan_change(started, mixed).pending
+    assert plan_change(mixed, config) == Plan(pending=plan_change(started, config).pending)
+
+
+def test_what_is_in_force_may_name_a_view_that_was_removed():
+    started = Config(
+        upstreams=(Upstream(name="a", target=Stdio(command="x")),),
+        listeners=Listeners(stdio=True, stdio_view="coding"),
+        auth=Auth(tokens={"ann": TOKEN}, required_scopes=("mcp",)),
+        views={"coding": View(tools="search")},
+    )
+    mixed = in_force(started, attrs.evolve(started, listeners=Listeners(), auth=Auth(), views={}))
+    assert (mixed.listeners, mixed.auth) == (started.listeners, Auth(tokens={"ann": TOKEN}))
+    assert not mixed.views
 
 
 def test_what_changes_in_place_is_there():

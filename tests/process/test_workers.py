@@ -607,28 +607,46 @@ def test_a_session_over_tls_is_served_by_its_worker(certificates: Certificates, 
 
 
 def test_streams_and_tokens_are_the_workers(tmp_path: Path) -> None:
+    """Also those of a worker that is started after the file was changed."""
     secret = "a-token-that-nobody-guesses"
     digest = hashlib.sha256(secret.encode()).hexdigest()
     tokens = f'[auth]\nresource = "http://127.0.0.1/mcp"\n[auth.tokens.ci]\nsha256 = "{digest}"\n'
-    path = write_config(tmp_path, tokens)
+    path = write_config(tmp_path)
     name = tmp_path / "lines.sock"
-    text = path.read_text().replace("[listeners]\n", f"[listeners]\nunix = [{json.dumps(str(name))}]\n")
-    path.write_text(text)
+    later = path.read_text()
+    path.write_text(
+        later.replace("[listeners]\n", f"[listeners]\nunix = [{json.dumps(str(name))}]\n") + tokens
+    )
+
+    def list_tools() -> None:
+        with socket.socket(socket.AF_UNIX) as client, client.makefile("rwb") as lines:
+            client.settimeout(WAIT_SECONDS)
+            client.connect(str(name))
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+            lines.write(json.dumps(message).encode() + b"\n")
+            lines.flush()
+            assert len(json.loads(lines.readline())["result"]["tools"]) == 4
+
     with Running("serve", str(path), "--workers", "2") as mux:
         served = Served(mux, mux.line().strip(), tmp_path)
         assert mux.line().strip() == f"unix:{name}"
+        shown = {"Authorization": f"Bearer {secret}"}
         for _ in range(4):
             assert post(served.connect(), {"id": 1, "method": "ping"}).status == 401
-            shown = {"Authorization": f"Bearer {secret}"}
             assert post(served.connect(), {"id": 1, "method": "ping"}, **shown).status == 400
+            list_tools()
+        path.write_text(later)
+        line = mux.line("stderr", containing="started again")
+        assert "listeners.unix" in line
+        assert "auth.tokens" in line
+        pids = served.workers()
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: len(set(served.workers()) - set(pids)) == 1, "no new worker")
+        mux.line("stderr", containing="upstream ready")
         for _ in range(4):
-            with socket.socket(socket.AF_UNIX) as client, client.makefile("rwb") as lines:
-                client.settimeout(WAIT_SECONDS)
-                client.connect(str(name))
-                message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
-                lines.write(json.dumps(message).encode() + b"\n")
-                lines.flush()
-                assert len(json.loads(lines.readline())["result"]["tools"]) == 4
+            assert post(served.connect(), {"id": 1, "method": "ping"}).status == 401
+            assert post(served.connect(), {"id": 1, "method": "ping"}, **shown).status == 401
+            list_tools()
         assert mux.stop() == 0, mux.stderr
     assert not name.exists()
 

@@ -39,7 +39,7 @@ from mcpmux.cluster.port import Outcome, ReplicaClient
 from mcpmux.cluster.store import OpenSeal
 from mcpmux.config import Caching, Capture, Config, Limits, Listeners, Secret, Stdio, Unix, Upstream
 from mcpmux.config.model import ToolSelection
-from mcpmux.config.plan import Plan, plan_change
+from mcpmux.config.plan import Plan, in_force, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.files import PRIVATE_FOLDER
 from mcpmux.traffic.admin.calls import OFF
@@ -159,7 +159,7 @@ class Supervisor:
     def __init__(
         self, config: Config, workers: int, folder: Path, sharing: trio.Nursery, followers: Sequence[Follower]
     ) -> None:
-        self.config = config
+        self.config = self._started = config
         ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
         self.observers = Observers(config.admin, Redactor(config.redaction), new_run(), ring=ring)
         self._collector = TrafficCollector(ring, workers)
@@ -177,13 +177,16 @@ class Supervisor:
         self._drained: set[str] = set()
         self.desk = SharedDesk(self.ask_inspectors)
 
-    def _config_of(self, worker: int) -> Config:
+    def _config_of(self, worker: int, config: Config) -> Config:
         sockets = {name: str(shared.path) for name, shared in self._shared.items()}
-        return worker_config(self.config, worker, self.pool.count, sockets, self._key)
+        return worker_config(config, worker, self.pool.count, sockets, self._key)
 
-    def _start_for(self, worker: int) -> tuple[Config, str, tuple[str, ...]]:
+    def _start_for(self, worker: int) -> tuple[Config, Config, str, tuple[str, ...]]:
         self._collector.begin(worker)
-        return self._config_of(worker), str(self._folder), tuple(sorted(self._drained))
+        config = self._config_of(worker, self.config)
+        # A worker that is replaced gets the listeners and limits of the others, not those of the next start.
+        started = in_force(self._config_of(worker, self._started), config)
+        return started, config, str(self._folder), tuple(sorted(self._drained))
 
     def _handlers_for(self, worker: int) -> Handlers:
         return {
@@ -221,7 +224,7 @@ class Supervisor:
             for shared in added:
                 self._sharing.start_soon(shared.run, name=f"shared upstream {shared.name}")
             for worker in self.pool.running:
-                worker.control.post("apply", self._config_of(worker.number))
+                worker.control.post("apply", self._config_of(worker.number, config))
             for name, shared in self._shared.items():
                 if name in plan.restarted and shared not in added:  # the workers' own settings are the same
                     self.pool.tell("act", "restart", name)

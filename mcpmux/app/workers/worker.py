@@ -80,12 +80,12 @@ async def run_worker(
     except TransportClosed:
         return
     worker = Worker(number, generations, channel, ConnectionChannel(connection_channel))
-    config, folder, drained = start
+    started, config, folder, drained = start
     try:
         set_up_logs(config)
         async with trio.open_nursery() as signals:
             signals.start_soon(_handle_signals, channel, name="signals")
-            await worker.run(config, folder, drained, settle)
+            await worker.run(started, config, folder, drained, settle)
             signals.cancel_scope.cancel(reason="stopped")
     except* McpmuxError as group:
         errors = leaves_of(group)
@@ -122,23 +122,29 @@ class Worker:
         self._stopping = trio.Event()
 
     async def run(
-        self, config: Config, folder: str, drained: tuple[str, ...], on_ready: Callable[[], None]
+        self,
+        started: Config,
+        config: Config,
+        folder: str,
+        drained: tuple[str, ...],
+        on_ready: Callable[[], None],
     ) -> None:
         """Serve until `stop`; then exchanges in flight have DRAIN_SECONDS. Raises McpmuxError, in groups.
 
-        `folder`: of the workers' sockets. `drained`: upstreams that get no exchange. `on_ready` is called
-        when the worker serves.
+        `started`: the configuration with all settings that are in force. `config`: the present one, which is
+        another one if it was changed since the supervisor has started. `folder`: of the workers' sockets.
+        `drained`: upstreams that get no exchange. `on_ready` is called when the worker serves.
         """
-        self._folder, self._drained, self._on_ready = folder, drained, on_ready
-        listeners = range(len(config.listeners.bound))
+        self._config, self._folder, self._drained, self._on_ready = config, folder, drained, on_ready
+        listeners = range(len(started.listeners.bound))
         self.doors = [HandedListener(number, self._connections) for number in listeners]
         async with trio.open_nursery() as self._everything:
-            if config.admin.port is not None:
+            if started.admin.port is not None:
                 send = partial(self._control.send, "traffic")
                 self._everything.start_soon(self.forwarder.run, send, name="traffic")
             # The supervisor has announced its listeners itself.
             announce, followers = (lambda _url: None), (set_up_logs,)
-            await serve_until(self._stopping, config, announce, followers=followers, worker=self)
+            await serve_until(self._stopping, started, announce, followers=followers, worker=self)
             self._everything.cancel_scope.cancel(reason="stopped")
 
     # See Workplace
@@ -163,6 +169,7 @@ class Worker:
     def obey(self, mux: Mux, observers: Observers) -> None:
         """Do what the supervisor wants from now on. Answer what it asks for its admin listener."""
         self.mux = mux
+        mux.apply(self._config)
         for name in self._drained:
             mux.drain(name)
         self._everything.start_soon(self._obey, self._handlers(mux, observers), name="control")
@@ -218,7 +225,7 @@ class Worker:
             "renew": renew,
             "worker gone": self.replica.members.renew_soon,
         }
-        if mux.config.admin.port is not None:
+        if observers.admin.port is not None:
             shown = observers.shown_of(mux, row_of=self._row_of)
             self.replica.inspector = answer_others([*call_routes(shown.call), *held_routes(shown.desk)])
             handlers |= {
