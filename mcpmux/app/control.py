@@ -91,7 +91,7 @@ class Controlled(Protocol):
 
     def apply(self, config: Config) -> Plan: ...
     def act(self, action: str, name: str) -> None: ...
-    async def renew(self) -> tuple[str, ...]: ...
+    async def renew(self, config: Config) -> tuple[str, ...]: ...
     async def settled(self) -> None: ...
 
 
@@ -131,7 +131,7 @@ class Control:
             filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
             chosen = self._with_choices(filed)
             # Every step that can fail comes before `apply`, which cannot: so an error has no effect.
-            certificates = await self._mux.renew()
+            certificates = await self._mux.renew(chosen)
             plan = self._mux.apply(chosen)
             self._filed = filed
             await self._mux.settled()

@@ -17,7 +17,7 @@ from mcpmux.channels.opener import ChannelOpener
 from mcpmux.channels.questions import Client, Question
 from mcpmux.channels.tap import Leg, Tap, Trace, Watch
 from mcpmux.clients.service import MuxService
-from mcpmux.config import Config, Http, Identity, Stdio, Unix
+from mcpmux.config import Config, Identity, Stdio, Unix
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
@@ -342,14 +342,12 @@ class Mux:
     async def settled(self) -> None:
         """Wait until every new exchange follows the actions so far. In one process they do at once."""
 
-    async def renew(self) -> tuple[str, ...]:
-        """Read all certificates again. Return the owners of changed ones.
+    async def renew(self, config: Config) -> tuple[str, ...]:
+        """Read the certificates of a configuration again that are in use. Return the owners of changed ones.
 
         Raises ConfigError if one cannot be used; then none is replaced.
         """
-        targets = [upstream.target for upstream in self.config.upstreams]
-        self.certificates.keep([target.tls for target in targets if isinstance(target, Http)])
-        return await self.certificates.renew()
+        return await self.certificates.renew(config.tls)
 
 
 def shown_by(config: Config) -> Shown:

@@ -22,7 +22,7 @@ from mcpmux.config.auth import METHODS, PRINCIPALS, UPSTREAMS, AccessRule, Auth,
 from mcpmux.config.cluster import Cluster, find_lacking
 from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.intercept import Intercept, find_clashing_names
-from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners, join_address
+from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners, ServerTls, join_address
 from mcpmux.config.report import closest, suggestion
 from mcpmux.config.scalars import (
     KEY_TEXT,
@@ -467,6 +467,13 @@ class Config(Settings):
     def prefixes(self) -> dict[str, str]:
         """The prefix of each upstream that is enabled, by name."""
         return {name: upstream.prefix for name, upstream in self.enabled.items()}
+
+    @property
+    def tls(self) -> tuple[ServerTls | ClientTls, ...]:
+        """The settings of TLS of all listeners, and towards upstreams over HTTP."""
+        ours = [self.admin.tls, *(listener.tls for listener in self.listeners.bound)]
+        targets = [upstream.target for upstream in self.upstreams]
+        return (*filter(None, ours), *(target.tls for target in targets if isinstance(target, Http)))
 
     def __attrs_post_init__(self) -> None:
         problems = [problem.under("upstreams", name) for name, problem in find_conflicts(self.upstreams)]

@@ -254,25 +254,19 @@ class TlsContexts:
         self._served.append(served)
         return served.current
 
-    def keep(self, towards: Collection[ClientTls]) -> None:
-        """Keep only these settings of upstreams; files of others are not read again."""
-        self._served = [
-            context
-            for context in self._served
-            if isinstance(context.tls, ServerTls) or context.tls in towards
-        ]
+    async def renew(self, wanted: Collection[ServerTls | ClientTls]) -> tuple[str, ...]:
+        """Read all files of these settings again; return the places whose files have changed.
 
-    async def renew(self) -> tuple[str, ...]:
-        """Read all files again; return the places whose files have changed.
-
-        Raises ConfigError, without any change, if some are unusable or cannot be read in time.
+        Other settings of upstreams are forgotten. A listener keeps what it has. Raises ConfigError, without
+        any change, if some files are unusable or cannot be read in time.
         """
         changed: list[tuple[_Served, bytes, ssl.SSLContext]] = []
         problems: list[str] = []
         with trio.move_on_after(READ_SECONDS) as patience:
             for served in self._served:
-                if served.tls == ClientTls():
-                    continue  # the system's authorities, and no file
+                # Files may go together with their settings. The system's authorities are no file.
+                if served.tls not in wanted or served.tls == ClientTls():
+                    continue
                 try:
                     mark, context = await trio.to_thread.run_sync(
                         _read_files, served.where, served.tls, abandon_on_cancel=True
@@ -290,6 +284,9 @@ class TlsContexts:
         for served, mark, context in changed:
             # A new context each time, so that no TLS session of an older one can be resumed.
             served.mark, served.now = mark, context
+        self._served = [
+            served for served in self._served if isinstance(served.tls, ServerTls) or served.tls in wanted
+        ]
         return tuple(served.where for served, _, _ in changed)
 
 

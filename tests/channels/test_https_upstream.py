@@ -43,12 +43,12 @@ async def test_a_replaced_client_certificate_is_used_after_it_was_read(
     context = server_tls(certificates, client_ca=certificates.ca)
     async with open_web(answer, tls=context, make_target=target) as (_, mux):
         assert "the server refuses our client certificate" in await trouble_of(mux)
-        assert await mux.renew() == ()
+        assert await mux.renew(mux.config) == ()
         shutil.copy(certificates.client, certificate)
         with pytest.raises(ConfigError, match=r"upstream web: tls\.key"):
-            await mux.renew()
+            await mux.renew(mux.config)
         shutil.copy(certificates.client_key, key)
-        assert await mux.renew() == ("upstream web",)
+        assert await mux.renew(mux.config) == ("upstream web",)
         mux.restart("web")
         assert await read(mux) == []
 

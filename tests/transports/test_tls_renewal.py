@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.config import ServerTls
+from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConfigError
 from mcpmux.transports import tls as served_module
 from mcpmux.transports.tls import CurrentContext, TlsContexts, server_context
@@ -56,27 +56,29 @@ def meet(
 
 async def test_handshakes_use_the_files_as_they_were_read_last(certificates: Certificates, tmp_path: Path):
     served = TlsContexts()
-    context = await served.open("listener a:1", tls_in(tmp_path, certificates))
+    tls = tls_in(tmp_path, certificates)
+    context = await served.open("listener a:1", tls)
     shake_hands(context, certificates, "localhost")
-    assert await served.renew() == ()
+    assert await served.renew([tls]) == ()
     shutil.copy(certificates.elsewhere, tmp_path / "certificate")
     shutil.copy(certificates.elsewhere_key, tmp_path / "key")
     shake_hands(context, certificates, "localhost")
-    assert await served.renew() == ("listener a:1",)
+    assert await served.renew([tls]) == ("listener a:1",)
     shake_hands(context, certificates, "elsewhere.example")
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(context, certificates, "localhost")
-    assert await served.renew() == ()
+    assert await served.renew([tls]) == ()
 
 
 async def test_the_authorities_of_clients_are_replaced(certificates: Certificates, tmp_path: Path):
     served = TlsContexts()
-    context = await served.open("listener a:1", tls_in(tmp_path, certificates, ask=True))
+    tls = tls_in(tmp_path, certificates, ask=True)
+    context = await served.open("listener a:1", tls)
     shake_hands(context, certificates, "localhost", "client")
     with pytest.raises(ssl.SSLError):
         shake_hands(context, certificates, "localhost", "strange_client")
     shutil.copy(certificates.strange_ca, tmp_path / "client_ca")
-    assert await served.renew() == ("listener a:1",)
+    assert await served.renew([tls]) == ("listener a:1",)
     shake_hands(context, certificates, "localhost", "strange_client")
     with pytest.raises(ssl.SSLError):
         shake_hands(context, certificates, "localhost", "client")
@@ -87,16 +89,35 @@ async def test_the_authorities_of_clients_are_replaced(certificates: Certificate
 async def test_files_that_are_of_no_use_change_nothing_anywhere(certificates: Certificates, tmp_path: Path):
     served = TlsContexts()
     (tmp_path / "b").mkdir()
-    good = await served.open("listener a:1", tls_in(tmp_path, certificates))
-    await served.open("listener b:1", tls_in(tmp_path / "b", certificates))
+    one, other = tls_in(tmp_path, certificates), tls_in(tmp_path / "b", certificates)
+    good = await served.open("listener a:1", one)
+    await served.open("listener b:1", other)
     shutil.copy(certificates.elsewhere, tmp_path / "certificate")
     shutil.copy(certificates.elsewhere_key, tmp_path / "key")
     shutil.copy(certificates.elsewhere, tmp_path / "b" / "certificate")  # and not yet its key
     with pytest.raises(ConfigError, match=r"listener b:1: tls\.key: .*not that of the certificate"):
-        await served.renew()
+        await served.renew([one, other])
     shake_hands(good, certificates, "localhost")
     shutil.copy(certificates.elsewhere_key, tmp_path / "b" / "key")
-    assert await served.renew() == ("listener a:1", "listener b:1")
+    assert await served.renew([one, other]) == ("listener a:1", "listener b:1")
+
+
+async def test_files_whose_settings_are_gone_are_not_read(certificates: Certificates, tmp_path: Path):
+    """A listener goes on with what it has, until the next start."""
+    served = TlsContexts()
+    shutil.copy(certificates.ca, ca := tmp_path / "ca")
+    one, other = tls_in(tmp_path, certificates), ClientTls(ca=str(ca))
+    current = await served.open("listener a:1", one)
+    towards = await served.open("upstream b", other)
+    for name in ("certificate", "key", "ca"):
+        (tmp_path / name).unlink()
+    for wanted, place in [(one, "listener a:1"), (other, "upstream b")]:
+        with pytest.raises(ConfigError, match=rf"^{place}: .*no such file"):
+            await served.renew([wanted])
+    assert await served.renew([]) == ()
+    shake_hands(current, certificates, "localhost")
+    shutil.copy(certificates.ca, ca)
+    assert (await served.open("upstream b", other))() is not towards()
 
 
 async def test_a_file_that_is_of_no_use_at_the_start_is_named(certificates: Certificates):
@@ -109,14 +130,15 @@ async def test_a_distrusted_client_cannot_resume_an_old_session(
     certificates: Certificates, tmp_path: Path, version: ssl.TLSVersion
 ):
     served = TlsContexts()
-    current = await served.open("listener a:1", tls_in(tmp_path, certificates, ask=True))
+    tls = tls_in(tmp_path, certificates, ask=True)
+    current = await served.open("listener a:1", tls)
     client = ssl.create_default_context(cafile=certificates.ca)
     client.load_cert_chain(certificates.client, certificates.client_key)
     client.maximum_version = version
     session = meet(client, current, "localhost", None).session
     assert meet(client, current, "localhost", session).session_reused
     shutil.copy(certificates.strange_ca, tmp_path / "client_ca")
-    assert await served.renew() == ("listener a:1",)
+    assert await served.renew([tls]) == ("listener a:1",)
     with pytest.raises(ssl.SSLError):
         meet(client, current, "localhost", session)
 
@@ -124,6 +146,8 @@ async def test_a_distrusted_client_cannot_resume_an_old_session(
 async def test_what_is_replaced_while_it_is_read_is_read_the_next_time(
     certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    tls = tls_in(tmp_path, certificates)
+
     def slowly(tls: ServerTls) -> ssl.SSLContext:
         context = server_context(tls)
         shutil.copy(certificates.elsewhere, tmp_path / "certificate")
@@ -133,7 +157,7 @@ async def test_what_is_replaced_while_it_is_read_is_read_the_next_time(
     served = TlsContexts()
     with monkeypatch.context() as patched:
         patched.setattr(served_module, "server_context", slowly)
-        current = await served.open("listener a:1", tls_in(tmp_path, certificates))
+        current = await served.open("listener a:1", tls)
     shake_hands(current, certificates, "localhost")
-    assert await served.renew() == ("listener a:1",)
+    assert await served.renew([tls]) == ("listener a:1",)
     shake_hands(current, certificates, "elsewhere.example")

@@ -240,10 +240,10 @@ class Supervisor:
             self._shared[name].restart()
         self.pool.tell("act", action, name)
 
-    async def renew(self) -> tuple[str, ...]:
-        changed = await self.certificates.renew()
+    async def renew(self, config: Config) -> tuple[str, ...]:
+        changed = await self.certificates.renew(config.tls)
         # Also without a change: a worker's last attempt may have failed where the others' did not.
-        self.pool.tell("renew")
+        self.pool.tell("renew", config.tls)
         return changed
 
     async def settled(self) -> None:

@@ -29,7 +29,7 @@ from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.port import UNIX
 from mcpmux.cluster.replica import Replica, open_port
 from mcpmux.cluster.store import OpenSeal, Store
-from mcpmux.config import Config
+from mcpmux.config import ClientTls, Config, ServerTls
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.files import PRIVATE
 from mcpmux.logs import set_up_logs
@@ -211,9 +211,9 @@ class Worker:
             elif mux.upstreams[name].state in ("down", "crash-loop"):  # without waiting for the next attempt
                 mux.upstreams.add(name, mux.make_shared(name))
 
-        async def renew() -> None:
+        async def renew(wanted: Sequence[ServerTls | ClientTls]) -> None:
             try:  # the supervisor has just read the same files without an error, so this seldom fails
-                await mux.renew()
+                await mux.certificates.renew(wanted)
             except ConfigError as error:
                 for problem in error.problems:
                     log.error("certificate not read again, the old one stays", problem=problem)
