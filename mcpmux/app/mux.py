@@ -304,6 +304,12 @@ class Mux:
                     self._adjust_memory(session)
                 session.space = self._namespace.spaces[session.name]
         registry.become({name: former[name] if name in stay else self.make_shared(name) for name in settings})
+        # Clients know the URIs of one that has gone by its prefix: with that they are those of its successor.
+        successors = {prefix: name for name, prefix in self.config.prefixes.items()}
+        for gone in self._prefixes.keys() - settings.keys():
+            if (successor := successors.get(self._prefixes[gone])) is not None:
+                del self._prefixes[gone]
+                self._move_interest(gone, successor)
         # New ones announce their lists themselves, once they are connected.
         changed = [name for name in former if is_other_limit or name not in stay or name in renamed]
         self._tell([former[name] for name in changed])

@@ -316,7 +316,10 @@ async def test_cursors_are_good_after_a_change_that_is_not_about_them(key, autoj
 
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
-async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, down, autojump_clock):
+@pytest.mark.parametrize(("name", "is_away"), [("x", True), ("renamed", True), ("renamed", False)])
+async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(
+    up, down, name, is_away, autojump_clock
+):
     server = Subscribable(up)
     async with open_world({"docs": docs(), "x": server}) as world:
         client = world.client()
@@ -329,10 +332,11 @@ async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, 
             )
             await client.receive_method("notifications/subscriptions/acknowledged")
         assert server.subscribed == {"memo:1"}
-        become(world, upstream("docs"))
-        await wait_all_tasks_blocked()
-        back = world.servers["x"] = Subscribable(up)
-        become(world, upstream("docs"), upstream("x"))
+        if is_away:
+            become(world, upstream("docs"))
+            await wait_all_tasks_blocked()
+        back = world.servers[name] = Subscribable(up)
+        become(world, upstream("docs"), upstream(name, prefix="x"))
         notification = await client.receive_method("notifications/resources/updated")
         assert notification["params"]["uri"] == "x+memo:1"
         assert back.subscribed == {"memo:1"}
