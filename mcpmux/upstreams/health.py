@@ -27,6 +27,7 @@ import structlog
 import trio
 
 from mcpmux.channels.http_peer import HttpStatusError
+from mcpmux.channels.questions import ParkedCall, ParkedCalls
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import MORE, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Breaker, BreakerState, Comeback
@@ -83,7 +84,7 @@ class UpstreamStatus:
     def state(self) -> str:
         """The state, see above; `draining` or `drained` while it gets no exchange."""
         if self.held is not None:
-            return "draining" if self.in_flight else "drained"
+            return "draining" if self.in_flight or self.parked else "drained"
         if self.connection is not None:
             return "failing" if self.breaker.blocks else "ready"
         if self.needed is not None:
@@ -102,6 +103,11 @@ class UpstreamStatus:
         """The seconds until the next attempt to connect, or the next probe; None when none is due."""
         at = self.breaker.retry_at if self.connection is not None else self.retry_at
         return max(0.0, at - trio.current_time()) if at is not None else None
+
+    @property
+    def parked(self) -> ParkedCalls[ParkedCall] | tuple[()]:
+        """The calls that wait for their clients' answers, by state."""
+        return self.connection.channel.questions.parked if self.connection is not None else ()
 
     @property
     def facts(self) -> ServerFacts | None:

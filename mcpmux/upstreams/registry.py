@@ -1,7 +1,8 @@
 """Hold all sessions: one shared with each upstream, era sessions for legacy clients, and private ones.
 
 The set of upstreams changes while it runs. A session that is not in the new set gets no new call; it ends
-when no exchange is in flight, or after RETIRE_SECONDS. A child process of mcpmux is started again only then.
+when no exchange is in flight, or after RETIRE_SECONDS. Calls that wait for their clients' answers are in
+flight if another session takes its place. A child process of mcpmux is started again only then.
 
 A private session (`session = "per-client"`) is opened at the client's first use of the upstream, with that
 client's capabilities, and closed when the client goes. The shared session beside it provides the server's
@@ -39,7 +40,7 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import EMPTY_OBJECT
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
+from mcpmux.protocol.input_requests import SHARED_CAPABILITIES, STATE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import related_task
 from mcpmux.upstreams.connection import Eras
@@ -48,6 +49,7 @@ from mcpmux.upstreams.upstream import Upstream
 log = structlog.get_logger()
 
 RETIRE_SECONDS: Final = 30.0  # for exchanges in flight when an upstream is removed or restarted
+LOOK_SECONDS: Final = 0.1  # between two looks whether calls of such a session wait for their clients
 PAUSE_SECONDS: Final = 60.0  # after a server refused a legacy session; asking again costs it one request
 
 Make = Callable[[str, str, Raw, Eras], Upstream]
@@ -105,6 +107,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         self._of_era: dict[str, Upstream] = {}  # era sessions, by name
         self._not_before: dict[str, float] = {}  # trio's time of the next attempt at an era session
         self._private: dict[object, dict[str, Upstream]] = {}
+        self._retired: dict[str, list[Upstream]] = {}  # sessions that have not ended yet, by name
         self._clients: dict[object, Client] = {}
         self._arrival = trio.lowlevel.ParkingLot()  # tasks that wait for the next client
         self._numbers = itertools.count(1)
@@ -190,7 +193,24 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 if upstream.key != name:
                     self._move_interest(upstream.key, name)
                 upstream.retire()
-                self._nursery.start_soon(_end_when_idle, upstream, name=f"end {upstream.key}")
+                self._retired.setdefault(name, []).append(upstream)
+                self._nursery.start_soon(self._end_when_idle, upstream, name=f"end {upstream.key}")
+
+    async def _end_when_idle(self, upstream: Upstream) -> None:
+        name = upstream.name
+        with trio.move_on_after(RETIRE_SECONDS):
+            await upstream.idle()
+            # Clients cannot name an upstream any more that is not there.
+            while upstream.status.parked and name in self._shared:
+                await trio.sleep(LOOK_SECONDS)
+                await upstream.idle()
+        if number := upstream.status.in_flight:
+            what = "exchanges are cut off, their upstream has gone"
+            log.warning(what, upstream=upstream.key, number=number)
+        upstream.supervision.scope.cancel(reason="it was removed or restarted")
+        self._retired[name].remove(upstream)
+        if not self._retired[name]:
+            del self._retired[name]
 
     # The sessions that serve calls
 
@@ -242,6 +262,11 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         except KeyError:
             data = {"upstream": name, "state": "removed"}
             raise RpcError(UPSTREAM_UNAVAILABLE, f"Upstream {name!r} was removed", data) from None
+        if self._retired and STATE in call.params:  # a parked call goes on in its own session
+            state = call.text(STATE)
+            for retired in self._retired.get(name, ()):
+                if state in retired.status.parked:
+                    return retired
         # A modern client over HTTP cannot be recognised, so there is no private session for it.
         if shared.config.session != "shared" and call.client is not None:
             sessions = self._private.setdefault(call.client, {})
@@ -342,11 +367,3 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         while not self._clients:
             await self._arrival.park()
         return self.client_of(key)
-
-
-async def _end_when_idle(upstream: Upstream) -> None:
-    with trio.move_on_after(RETIRE_SECONDS):
-        await upstream.idle()
-    if number := upstream.status.in_flight:
-        log.warning("exchanges are cut off, their upstream has gone", upstream=upstream.key, number=number)
-    upstream.supervision.scope.cancel(reason="it was removed or restarted")

@@ -39,7 +39,7 @@ from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Notification, error_body, members_of, raw
 from mcpmux.protocol.era import upgrade_refusal
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.input_requests import ERROR, WITHDRAWN
+from mcpmux.protocol.input_requests import ERROR, STATE, WITHDRAWN
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, clock
@@ -125,7 +125,7 @@ class Upstream:
         """
         seconds = self.patience(call.method)
         status = self.status
-        if status.held is not None:
+        if status.held is not None and call.text(STATE) not in status.parked:
             raise status.error(UPSTREAM_UNAVAILABLE, status.held)
         if self.health.silent:  # only then can the breaker be open: most calls skip the look
             status.check_breaker()
@@ -322,7 +322,7 @@ class Upstream:
         self._idle = None
 
     def hold(self, reason: str | None) -> None:
-        """Take no more exchanges; None: take them again. Exchanges in flight are not touched.
+        """Take no more exchanges; None: take them again. Those in flight and parked calls go on.
 
         `reason`: the rest of a sentence that begins with the upstream's name.
         """

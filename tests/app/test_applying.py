@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ from tests.peers.client import ScriptedClient
 from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
+from tests.runtime.test_asking import ASKED, ASKING, CAPABILITIES, Curious
 from tests.runtime.test_flows import docs
 from tests.runtime.world import World, open_world, upstream
 
@@ -135,6 +137,35 @@ async def test_what_is_in_flight_is_finished_by_the_session_that_began_it(change
         assert answer["result"]["content"][0]["text"] == "done"
         await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
         assert len(world.mux.upstreams.sessions()) == len(world.mux.upstreams)
+
+
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+@pytest.mark.parametrize("change", ["drain", "restart", "target"])
+async def test_a_question_that_is_open_is_answered_in_the_session_that_asks(change, down, autojump_clock):
+    async with open_world({"docs": docs(), "x": Curious(LEGACY, ASKING)}) as world:
+        client, call = await world.open_client(down, CAPABILITIES), {"name": "x__t"}
+        request = await client.start("tools/call", call)
+        question = await client.receive()
+        world.servers["x"] = docs()
+        if change == "target":
+            become(world, upstream("docs"), upstream("x", target=OTHER))
+        else:
+            world.mux.act(change, "x")
+        assert world.mux.upstreams["x"].state == ("draining" if change == "drain" else "connecting")
+        await trio.sleep(RETIRE_SECONDS / 2)
+        response = ASKED[ASKING][1]
+        if down == LEGACY:
+            await client.send({"id": question["id"], "result": response})
+        else:
+            parked = question["result"]
+            again = {"requestState": parked["requestState"], "inputResponses": {}}
+            again["inputResponses"] = dict.fromkeys(parked["inputRequests"], response)
+            request = await client.start("tools/call", {**call, **again})
+        while (answer := await client.receive()).get("id") != request:
+            pass
+        assert json.loads(answer["result"]["content"][0]["text"]) == [response]
+        await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
+        assert world.mux.upstreams["x"].state == ("drained" if change == "drain" else "ready")
 
 
 async def test_slow_exchanges_are_cut_off_with_an_error_that_explains(autojump_clock):
