@@ -6,7 +6,9 @@ is restarted. A disabled upstream is treated as not configured; a drained one is
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,8 +55,10 @@ class ConfigFile:
     def load(self) -> Config:
         """Read the file. Raises ConfigError."""
         self.known = look_at_file(self.path)  # before it is read, so that a change meanwhile is noticed
-        if Path(self.path).is_fifo():  # reading it would wait for a writer, and the reload with it
-            raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
+        with suppress(OSError):  # `_read` tells why
+            # Reading it would wait for a writer, and the reload with it.
+            if stat.S_ISFIFO(Path(self.path).stat().st_mode):
+                raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
         return self._read()
 
     async def changed(self) -> None:

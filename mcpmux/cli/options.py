@@ -236,23 +236,28 @@ NO_TARGET = f"""no target given, and there is no {DEFAULT_FILE} in this folder:
 Otherwise give {EXPECTED}, or --upstream NAME=URL."""
 
 
-def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyone: bool = False) -> Config:
+def load_config(
+    target: str | None, upstreams: Sequence[str] = (), *, allow_anyone: bool = False, known_file: bool = False
+) -> Config:
     """Return the configuration of `target` and the options, and redact the log by it.
 
-    Raises ConfigError, or Mistake when there is none.
+    `known_file`: `target` was found to be a file before; the log stays as it is. Raises ConfigError, or
+    Mistake when there is none.
     """
     added = parse_upstream_arguments(upstreams)
     if target is not None:
-        target = as_url(target)
-        if _is_server(target):
+        target = target if known_file else as_url(target)
+        # A path with a space, whose file is away for a moment, must not be started as a command.
+        if not known_file and _is_server(target):
             config = Config(upstreams=(parse_upstream_argument(target),))
         elif not target:
             raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
-        elif target != STANDARD_INPUT and not _exists(target):
+        elif not known_file and target != STANDARD_INPUT and not _exists(target):
             raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
         else:
             config = read_config(target, os.environ, lambda: sys.stdin.buffer.read(CONFIG_BYTES + 1))
-        redact_logs(Redactor(config.redaction))
+        if not known_file:  # else it may still be refused, and must have no effect then
+            redact_logs(Redactor(config.redaction))
         config = attrs.evolve(config, upstreams=(*config.upstreams, *added))
     elif added:
         config = Config(upstreams=added)

@@ -120,7 +120,7 @@ def serve(
     shared: SharedMux | None = None
 
     def load() -> Config:
-        loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
+        loaded = load_config(config, upstreams, allow_anyone=allow_anyone, known_file=file is not None)
         logging = {key: word for key, word in (("level", log_level), ("format", log_format)) if word}
         if shared is not None:  # its clients come through the processes of host apps, each with its view
             listeners = Listeners()

@@ -90,6 +90,14 @@ def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path):
         ConfigFile(str(path), read).load()
 
 
+def test_a_file_that_cannot_be_looked_at_is_reported_by_its_reader():
+    def read() -> Config:
+        raise ConfigError(["cannot read the file: File name too long"])
+
+    with pytest.raises(ConfigError, match="too long"):
+        ConfigFile("x" * 10_000, read).load()
+
+
 def settings(folder: Path, text: str) -> None:
     """Write a folder as Kubernetes mounts it: its files are links through one link, which is swapped."""
     version = folder / f"..{text}"

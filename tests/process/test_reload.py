@@ -35,7 +35,8 @@ class File:
     """A configuration file with the clock, which never changes, and others that do."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "mcpmux.toml"
+        self.path = folder / "with a space" / "mcpmux.toml"
+        self.path.parent.mkdir()
         self.pids = {name: folder / f"{name}.pid" for name in ("clock", "library", "notes")}
         self.write(self.table("notes"))
 
@@ -126,7 +127,7 @@ def test_only_changed_servers_restart_and_no_other_exchange_is_lost(tmp_path: Pa
 
             file.path.unlink()
             mux.send_signal(signal.SIGHUP)
-            assert "there is no such file" in mux.line("stderr", containing="not reloaded")
+            assert "No such file" in mux.line("stderr", containing="not reloaded")
 
             file.replace(file.table("notes", session="per-client"))
             mux.line("stderr", containing="removed=['library']")
