@@ -99,13 +99,13 @@ class SharedPlace:
     @classmethod
     def of(cls, file: str | Path) -> SharedPlace:
         """Return the place of a file. Makes the folders. Raises TransportError when they cannot be used."""
-        # One file has one place, also by links.
-        real = Path(os.path.realpath(file))
-        name = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
+        # One file has one place, also by links. It is read by the link: that may lead to another file later,
+        # and paths in it are relative to the folder of the link.
+        name = hashlib.sha256(os.fsencode(os.path.realpath(file))).hexdigest()[:16]
         logs = state_folder() / "logs"
         for folder in (logs, socket_folder()):
             make_private(folder)
-        return cls(real, socket_folder() / f"{name}.sock", logs / f"{name}.log")
+        return cls(Path(file).absolute(), socket_folder() / f"{name}.sock", logs / f"{name}.log")
 
     @property
     def lock(self) -> Path:
@@ -258,25 +258,25 @@ def noting_admin(file: str, announce: Announce) -> Iterator[Announce]:
 
     Where that cannot be written the commands need the URL.
     """
-    noted: list[tuple[str, int]] = []
+    noted: list[tuple[Path, str, int]] = []
 
     def note(url: str) -> None:
         if "token=" in url:  # else the file has the token
             with suppress(TransportError, ConfigError, OSError):
                 path = SharedPlace.of(file).admin
                 replace_private(path, url)
-                noted.append((url, os.open(path, os.O_RDONLY)))
+                noted.append((path, url, os.open(path, os.O_RDONLY)))
                 # The lock ends with this process, also when it is killed and the file stays.
-                lock_file(noted[-1][1])
+                lock_file(noted[-1][2])
         announce(url)
 
     try:
         yield note
     finally:
-        for url, descriptor in noted:
+        for path, url, descriptor in noted:
             os.close(descriptor)
-            with suppress(TransportError, ConfigError):  # another process of this file may have the place now
-                remove_file(SharedPlace.of(file).admin, url)
+            with suppress(ConfigError):  # another process of this file may have the place now
+                remove_file(path, url)
 
 
 def noted_admins(file: str | None) -> list[str]:

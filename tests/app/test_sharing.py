@@ -63,8 +63,9 @@ def test_a_file_has_one_place_whatever_leads_to_it(tmp_path: Path, monkeypatch: 
     file, link = tmp_path / "mux.toml", tmp_path / "link.toml"
     file.touch()
     link.symlink_to(file)
-    assert SharedPlace.of(link) == SharedPlace.of(file)
-    assert SharedPlace.of(link) != SharedPlace.of(tmp_path / "other.toml")
+    assert SharedPlace.of(link).socket == SharedPlace.of(file).socket
+    assert SharedPlace.of(link).socket != SharedPlace.of(tmp_path / "other.toml").socket
+    assert SharedPlace.of(link).file == link
 
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:

@@ -116,6 +116,25 @@ def test_host_apps_share_servers_and_one_that_is_killed_harms_no_other(user: Use
     assert user.count("started") == 1
 
 
+def test_a_link_that_leads_to_another_file_is_followed(user: User) -> None:
+    """Paths in the file are relative to the folder of the link."""
+    (user.folder / "links").mkdir()
+    (user.folder / "links" / ".env").write_text("LESS=count\n")
+    text = 'env_file = ".env"\n' + user.file.read_text()
+    user.file.write_text(text)
+    other = user.folder / "other.toml"
+    other.write_text(text.replace("[listeners]", 'exclude_tools = ["${LESS}"]\n[listeners]'))
+    user.file = user.folder / "links" / "mux.toml"
+    user.file.symlink_to("../mux.toml")
+    app = user.open()
+    assert len(call(app)["tools"]) == 4
+    next_link = user.file.with_suffix(".next")
+    next_link.symlink_to("../other.toml")
+    next_link.replace(user.file)
+    wait_until(lambda: len(call(app)["tools"]) == 3, "the other file is not read")
+    assert user.count("started") == 1
+
+
 def test_each_host_app_has_its_view(user: User) -> None:
     everything, nothing = user.open(), user.open("--view", "none")
     assert len(call(everything)["tools"]) == 4
