@@ -19,7 +19,7 @@ import trio
 from mcpmux.app.interceptors import check_interceptors
 from mcpmux.app.listeners import check_listeners
 from mcpmux.config import Config, Upstream
-from mcpmux.config.plan import Plan, plan_change
+from mcpmux.config.plan import Plan, in_force, plan_change
 from mcpmux.config.report import closest
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.route import BadRequest
@@ -131,7 +131,7 @@ class Control:
         async with self._lock:
             if self._file is None:
                 raise ConfigError([NO_FILE])
-            pending = self.pending
+            former, pending = self._mux.config, self.pending
             filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
             chosen = self._with_choices(filed)
             # Every step that can fail comes before `apply`, which cannot: so an error has no effect.
@@ -139,12 +139,25 @@ class Control:
             plan = self._mux.apply(chosen)
             self._filed = filed
             await self._mux.settled()
+        plan = self._since_start(plan, former)
         done = plan.as_json() | ({"certificates": list(certificates)} if certificates else {})
         log.info("configuration reloaded", **{key: names for key, names in done.items() if key != "pending"})
         # Only what is new: each later change of the file would repeat it.
         if self.pending and (plan.pending or self.pending != pending):
             log.warning("takes effect when mcpmux is started again", settings=list(self.pending))
         return done
+
+    def _since_start(self, plan: Plan, former: Config) -> Plan:
+        """Return a plan from the configuration `former` with the settings that it has put into force."""
+        # Without the start a plan cannot know what is in force: not tokens, where none were required at the
+        # start, nor a limit that is taken back before the next one.
+        before, now = (in_force(self._started, config) for config in (former, self._mux.config))
+        changed = (*plan.settings, *plan.pending)
+        return attrs.evolve(
+            plan,
+            settings=plan_change(before, now).settings,
+            pending=tuple(key for key in self.pending if key in changed),
+        )
 
     async def reload_or_tell(self) -> None:
         """Reload, and log the mistakes of a broken configuration."""

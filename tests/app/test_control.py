@@ -12,12 +12,14 @@ from mcpmux.app.control import NO_FILE, Control
 from mcpmux.config import (
     Admin,
     Audit,
+    Auth,
     Capture,
     Config,
     HttpListener,
     Limits,
     Listeners,
     Logging,
+    StaticToken,
     Tracing,
     Upstream,
 )
@@ -90,8 +92,23 @@ async def test_changes_that_need_a_restart_are_reported_until_taken_back(autojum
         assert await control.reload() == {}
         assert control.pending == ("limits.max_head_bytes",)
         written.change(limits=Limits())
-        await control.reload()
+        assert await control.reload() == {}
         assert not control.pending
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+async def test_tokens_are_pending_unless_the_start_asked_for_some(has_tokens: bool, autojump_clock):
+    first, second = (Auth(tokens={name: StaticToken(sha256="0" * 64)}) for name in ("ann", "ben"))
+    async with open_world({"docs": docs()}) as world:
+        world.mux.apply(attrs.evolve(world.mux.config, auth=first if has_tokens else Auth()))
+        control, written = control_of(world)
+        changes = [Auth(), second] if has_tokens else [first, second]
+        reports = []
+        for auth in changes:
+            written.change(auth=auth)
+            reports.append(await control.reload())
+        named = ["auth.tokens"]
+        assert reports == [{"pending": named}, {"settings" if has_tokens else "pending": named}]
 
 
 @pytest.mark.parametrize(
