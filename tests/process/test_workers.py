@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
 import stat
 import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -519,9 +521,15 @@ def test_calls_that_any_worker_holds_are_let_go_at_one_admin_listener(tmp_path: 
 
 
 def test_a_change_of_the_file_reaches_all_workers(tmp_path: Path) -> None:
+    """Also when a cleaner of temporary files has removed the folder of their sockets."""
     path = write_config(tmp_path)
-    with Running("serve", str(path), "--workers", "2") as mux:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as temporary,
+        Running("serve", str(path), "--workers", "2", env={"TMPDIR": temporary}) as mux,
+    ):
         served = Served(mux, mux.line().strip(), tmp_path)
+        for folder in Path(temporary).iterdir():
+            shutil.rmtree(folder)
         path.write_text(path.read_text().replace("[upstreams.counting]", "[upstreams.counted]"))
         mux.line("stderr", containing="configuration reloaded")
 

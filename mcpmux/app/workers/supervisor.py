@@ -40,7 +40,7 @@ from mcpmux.cluster.store import OpenSeal
 from mcpmux.config import Caching, Capture, Config, Limits, Listeners, Secret, Stdio, Unix, Upstream
 from mcpmux.config.model import ToolSelection
 from mcpmux.config.plan import Plan, in_force, plan_change
-from mcpmux.errors import ConfigError
+from mcpmux.errors import ConfigError, TransportError
 from mcpmux.files import PRIVATE_FOLDER
 from mcpmux.traffic.admin.calls import OFF
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
@@ -65,6 +65,7 @@ T = TypeVar("T", Limits, Caching, Capture, Upstream)
 
 FULL_SECONDS = 0.1  # until the next accept when there are too many open files
 SOCKET_FOLDER_BYTES: Final = 80  # of the folder above ours: with our names, a socket's path may have 107
+SHARE_SECONDS = 5.0  # until another attempt to make the socket of a shared upstream
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
 CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
@@ -222,7 +223,7 @@ class Supervisor:
             # Shared upstreams first: a worker's new configuration names their sockets.
             added = self.share()
             for shared in added:
-                self._sharing.start_soon(shared.run, name=f"shared upstream {shared.name}")
+                self._sharing.start_soon(self._keep_sharing, shared, name=f"shared upstream {shared.name}")
             for worker in self.pool.running:
                 worker.control.post("apply", self._config_of(worker.number, config))
             for name, shared in self._shared.items():
@@ -231,6 +232,17 @@ class Supervisor:
             for follower in (self.observers.follow, *self._followers):
                 follower(config)
         return plan
+
+    async def _keep_sharing(self, shared: SharedUpstream) -> None:
+        """Run a shared upstream that a reload has added. Log why its socket cannot be made, and try again."""
+        # At the start that ends mcpmux. Now it serves clients, who need its other servers.
+        while True:
+            try:
+                await trio.Path(self._folder).mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+                return await shared.run()
+            except (OSError, TransportError) as error:
+                log.error("workers cannot reach it", upstream=shared.name, reason=str(error))
+            await trio.sleep(SHARE_SECONDS)
 
     def act(self, action: str, name: str) -> None:
         self._drained.discard(name)
