@@ -144,7 +144,8 @@ def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> 
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # In one piece, with the line end: workers write to the same file.
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
     accepting = logging.getLogger("trio.serve_listeners")

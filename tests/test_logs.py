@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -104,3 +105,21 @@ def test_the_users_own_rules_hold_once_they_are_known(capsys):
     structlog.get_logger().warning("it happened", told="of ACME-123")
     event = json.loads(capsys.readouterr().err)
     assert (event["told"], event["level"]) == ("of [redacted: acme]", "warning")
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_a_line_is_written_in_one_piece(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Raw(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            written.append(bytes(data))
+            return len(data)
+
+    written: list[bytes] = []
+    # As Python makes it for standard error.
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(Raw(), write_through=True))
+    configure_logs("debug", style)
+    structlog.get_logger().warning("it happened")
+    assert [line[-1:] for line in written] == [b"\n"]
