@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any, cast
 
 import pytest
 import structlog
@@ -119,7 +119,7 @@ def test_a_line_is_written_in_one_piece(style: str, monkeypatch: pytest.MonkeyPa
 
     written: list[bytes] = []
     # As Python makes it for standard error.
-    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(Raw(), write_through=True))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(cast(IO[bytes], Raw()), write_through=True))
     configure_logs("debug", style)
     structlog.get_logger().warning("it happened")
     assert [line[-1:] for line in written] == [b"\n"]

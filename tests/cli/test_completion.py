@@ -128,8 +128,9 @@ def test_upstreams_come_from_the_admin_listener(config: Path, running: Running) 
     ids=" ".join,
 )
 def test_nothing_is_offered_and_nothing_said_when_nothing_runs(
-    args: list[str], capfd: pytest.CaptureFixture[str]
+    args: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # where no other mcpmux of this user is found
     assert offered(*args) == []
     assert capfd.readouterr() == ("", "")
 
