@@ -38,6 +38,7 @@ _LENGTH = struct.Struct("!Q")
 RECEIVE_BYTES = 64 * 1024
 SEND_SECONDS = 10.0  # for the other side to take a message; one that does not read for so long hangs
 ANSWER_SECONDS = 10.0
+PAUSE_SECONDS = 2.0  # much less than the time after which a worker that gets no heartbeat hangs
 POSTED = 10_000  # messages that wait, in SEND_SECONDS at most; each has one change, or one person's question
 ANSWER = ""  # instead of a name
 STORE = "store"  # the name of the call to the supervisor
@@ -67,7 +68,7 @@ class ControlChannel:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self._sending = trio.Lock()
         self._received = bytearray()
-        self._posted, self._waiting = trio.open_memory_channel[ControlMessage](POSTED)
+        self._posted, self._waiting = trio.open_memory_channel[ControlMessage | trio.Event](POSTED)
         self._numbers = count(1)
         self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
         self.gone = False
@@ -102,7 +103,11 @@ class ControlChannel:
         """Queue a call for `run` to send. Never waits."""
         self._post((0, name, arguments))
 
-    def _post(self, message: ControlMessage) -> None:
+    def pause(self, until: trio.Event) -> None:
+        """Send what is posted from now on after that event, or after PAUSE_SECONDS."""
+        self._post(until)
+
+    def _post(self, message: ControlMessage | trio.Event) -> None:
         try:
             self._posted.send_nowait(message)
         except trio.WouldBlock:
@@ -112,7 +117,11 @@ class ControlChannel:
 
     async def _send_posted(self) -> None:
         async for message in self._waiting:
-            await self._send(message)
+            if isinstance(message, trio.Event):
+                with trio.move_on_after(PAUSE_SECONDS):
+                    await message.wait()
+            else:
+                await self._send(message)
 
     async def ask(self, name: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> Any:
         """Return the answer to a call, None for an unknown name. Raises TransportClosed if it is late."""

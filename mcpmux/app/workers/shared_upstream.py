@@ -45,7 +45,8 @@ class SharedUpstream:
     """One shared server, while `run` runs. `path`: of the socket for workers.
 
     `on_ready` gets the upstream's name each time that the server is connected. `former`: the one that was
-    shared under that name before, whose process must end first. `mux`: set by `run`. `ended`: set at its end.
+    shared under that name before, whose process must end first. `mux`: set by `run`. `listening`: set once
+    workers can connect, or the socket cannot be made. `ended`: set at its end.
     """
 
     name: str
@@ -54,6 +55,7 @@ class SharedUpstream:
     on_ready: Callable[[str], None]
     former: SharedUpstream | None = None
     mux: Mux | None = None
+    listening: trio.Event = field(default_factory=trio.Event)
     ended: trio.Event = field(default_factory=trio.Event)
     _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     _leaving: trio.Event = field(default_factory=trio.Event)
@@ -78,6 +80,7 @@ class SharedUpstream:
         try:
             with self._scope:
                 async with open_unix_listener(str(self.path), PRIVATE) as listener:
+                    self.listening.set()
                     task_status.started()  # workers can connect, and wait
                     # A program starts after the one before has ended, as it does without workers.
                     if self.former is not None:
@@ -89,6 +92,7 @@ class SharedUpstream:
                         await serve_streams([listener], serve_one, self._leaving, CONNECTIONS, CONNECTIONS)
                         nursery.cancel_scope.cancel(reason="it is not shared any more")
         finally:
+            self.listening.set()
             self.ended.set()
 
     async def _tell_when_ready(self, mux: Mux) -> None:

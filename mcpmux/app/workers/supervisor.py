@@ -225,6 +225,9 @@ class Supervisor:
             for shared in added:
                 self._sharing.start_soon(self._keep_sharing, shared, name=f"shared upstream {shared.name}")
             for worker in self.pool.running:
+                # One that connects before the socket is there would report its server as down.
+                for shared in added:
+                    worker.control.pause(shared.listening)
                 worker.control.post("apply", self._config_of(worker.number, config))
             for name, shared in self._shared.items():
                 if name in plan.restarted and shared not in added:  # the workers' own settings are the same

@@ -6,6 +6,7 @@ import os
 import socket
 
 import trio
+import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.app.workers import channel
@@ -50,6 +51,27 @@ async def test_a_question_is_answered_after_what_was_posted_before_it():
         sender.post("renew")
         assert await sender.ask("states") == ["renewed"]
         assert await sender.ask("nothing of that name") is None
+        nursery.cancel_scope.cancel()
+    sender.close()
+    other.close()
+
+
+async def test_what_is_posted_after_a_pause_waits_for_its_event():
+    sender, other = map(ControlChannel, socket.socketpair())
+    done: list[str] = []
+    event = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.run, {})
+        nursery.start_soon(other.run, {"act": done.append})
+        sender.post("act", "before")
+        assert await sender.ask("nothing of that name") is None
+        sender.pause(event)
+        sender.post("act", "after")
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == ["before"]
+        event.set()
+        assert await sender.ask("nothing of that name") is None
+        assert done == ["before", "after"]
         nursery.cancel_scope.cancel()
     sender.close()
     other.close()
