@@ -78,13 +78,14 @@ class Mux:
         nursery: trio.Nursery,
         replicas: Replicas | None = None,
         functions: Functions = NO_FUNCTIONS,
+        certificates: TlsContexts | None = None,
     ) -> None:
         """See `open_mux`."""
         merging = config.merging
         self.config = config
         self.followers: list[Follower] = []
         self.poller = poller
-        self.certificates = TlsContexts()
+        self.certificates = certificates or TlsContexts()
         self.store = CacheStore(config.caching, generations)
         shown = shown_by(config)
         access = AccessControl(policy_of(config.access, shown.naming), shown)
@@ -388,20 +389,23 @@ async def open_mux(
     generations: Generations | None = None,
     replicas: Replicas | None = None,
     functions: Functions = NO_FUNCTIONS,
+    certificates: TlsContexts | None = None,
 ) -> AsyncIterator[Mux]:
     """Connect the upstreams (in the background) and yield the mux in front of them.
 
     `open_channel` replaces the real transports. `tap` sees every message on both legs; `trace`, which needs a
     tap, every call of an upstream. If other processes serve the same clients, `marks` are the prefix of the
     ids that clients send back, and `generations` are shared. One of `replicas` subscribes for all.
-    `functions`: those that interceptors name, besides what can be imported. Raises ConfigError.
+    `functions`: those that interceptors name, besides what can be imported. `certificates`: those that are
+    renewed together with the mux's own. Raises ConfigError.
 
     No task runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """
     async with AsyncExitStack() as stack:
         poller = await stack.enter_async_context(open_readiness_poller())
         nursery = await stack.enter_async_context(trio.open_nursery())
-        mux = Mux(config, open_channel, tap, trace, marks, generations, poller, nursery, replicas, functions)
+        parts = tap, trace, marks, generations, poller, nursery, replicas, functions, certificates
+        mux = Mux(config, open_channel, *parts)
         nursery.start_soon(mux.hub.run, name="notification")
         await nursery.start(mux.upstreams.run, name="upstreams")
         yield mux

@@ -115,6 +115,7 @@ async def serve_until(
             marks=replica.members.marks if replica is not None else None,
             generations=replica.herald.generations if replica is not None else None,
             replicas=replica.listens if replica is not None else None,
+            certificates=replica.certificates if replica is not None else None,
         ) as mux,
         trio.open_nursery() as clients,
     ):

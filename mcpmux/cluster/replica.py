@@ -38,7 +38,7 @@ from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.port import ASK_SECONDS, ReplicaClient, ReplicaPort, port_limits
 from mcpmux.cluster.sessions import StoredPlaces, StoredSessions
 from mcpmux.cluster.store import Bucket, Seal, Store, StoreAway
-from mcpmux.config import Config
+from mcpmux.config import ClientTls, Config
 from mcpmux.config.listener import join_address
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.mux.cache import Generations
@@ -93,7 +93,8 @@ class Replica:
     """One mcpmux, or worker of one, of several that share nothing but the store. `port` answers the others.
 
     `attach` has to follow before anything is served, and `join` before the first session begins. `inspector`
-    answers requests of an inspector in another process, see `ask_inspectors`.
+    answers requests of an inspector in another process, see `ask_inspectors`. `certificates`: of the port,
+    and towards others; they may be renewed.
     """
 
     def __init__(
@@ -106,8 +107,8 @@ class Replica:
         nursery: trio.Nursery,
         generations: Generations | None = None,
     ) -> None:
-        """`certificates`: of the port, and towards others. `generations`: None if they share no memory."""
-        self.members = members
+        """`generations`: None if they share no memory."""
+        self.members, self.certificates = members, certificates
         self._store, self._seal, self._nursery = store, seal, nursery
         self._seconds = config.limits.session_idle
         self._client = ReplicaClient(seal, certificates, config.cluster.peers, config.limits)
@@ -300,6 +301,9 @@ async def open_replica(
     cluster, certificates = config.cluster, TlsContexts()
     listener = cluster.listener
     tls = await certificates.open("cluster.listener", listener.tls) if listener.tls is not None else None
+    # Now, so that a file of no use is reported at the start, not with the first letter.
+    if cluster.peers != ClientTls():
+        await certificates.open("cluster.peers", cluster.peers)
     port, sockets = await open_tcp_listeners(listener.host, listener.port)
     scheme = "http" if tls is None else "https"
     url = listener.url or f"{scheme}://{join_address(listener.host, port)}"

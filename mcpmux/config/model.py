@@ -470,10 +470,11 @@ class Config(Settings):
 
     @property
     def tls(self) -> tuple[ServerTls | ClientTls, ...]:
-        """The settings of TLS of all listeners, and towards upstreams over HTTP."""
-        ours = [self.admin.tls, *(listener.tls for listener in self.listeners.bound)]
-        targets = [upstream.target for upstream in self.upstreams]
-        return (*filter(None, ours), *(target.tls for target in targets if isinstance(target, Http)))
+        """The settings of TLS of all listeners, and towards replicas, and upstreams over HTTP."""
+        cluster, targets = self.cluster, [upstream.target for upstream in self.upstreams]
+        ours = [cluster.listener.tls, self.admin.tls, *(listener.tls for listener in self.listeners.bound)]
+        theirs = [cluster.peers, *(target.tls for target in targets if isinstance(target, Http))]
+        return (*filter(None, ours), *theirs)
 
     def __attrs_post_init__(self) -> None:
         problems = [problem.under("upstreams", name) for name, problem in find_conflicts(self.upstreams)]

@@ -20,7 +20,7 @@ from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.cluster.store import MemoryStore
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret, ServerTls
 from mcpmux.config.cluster import Cluster, ReplicaListener
-from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.errors import ConfigError, RemoteProtocolError, TransportError
 from mcpmux.transports.body_budget import SMALL_BODY, BodyBudget
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
@@ -33,11 +33,17 @@ NOTHING = News([], [])
 
 
 @asynccontextmanager
-async def open_alone(bodies: BodyBudget | None = None, **listener: Any) -> AsyncIterator[Replica]:
+async def open_alone(
+    bodies: BodyBudget | None = None, peers: ClientTls | None = None, **listener: Any
+) -> AsyncIterator[Replica]:
     config = Config(
         upstreams=(upstream("docs"),),
         merging=Merging(cursor_key=Secret(KEY.decode())),
-        cluster=Cluster(url=Secret("redis://unused"), listener=ReplicaListener(**listener)),
+        cluster=Cluster(
+            url=Secret("redis://unused"),
+            listener=ReplicaListener(**listener),
+            peers=peers or ClientTls(),
+        ),
     )
     with trio.fail_after(PATIENCE):
         async with open_replica(
@@ -169,3 +175,35 @@ async def test_a_port_with_an_authority_wants_a_certificate_of_others(tmp_path: 
                 assert is_heard, peers
             finally:
                 client.close()
+
+
+async def test_certificates_between_replicas_are_renewed(tmp_path: Path):
+    paths = [tmp_path / "ca.pem", tmp_path / "one.pem"]
+
+    def issue() -> None:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(paths[0]))
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(paths[1]))
+
+    issue()
+    ca, certificate = map(str, paths)
+    ours = ServerTls(certificate=certificate, client_ca=ca)
+    peers = ClientTls(ca=ca, certificate=certificate)
+    async with open_alone(tls=ours, peers=peers) as replica:
+        there = Neighbour(replica.members.replica, Card("a", replica.members.card.url))
+        for _ in range(2):
+            client = ReplicaClient(ClusterSeal(KEY), replica.certificates, peers, Limits())
+            await client.tell(there, NOTHING)
+            client.close()
+            issue()
+            wanted = Config(
+                upstreams=(upstream("docs"),),
+                cluster=Cluster(listener=ReplicaListener(tls=ours), peers=peers),
+            ).tls
+            assert await replica.certificates.renew(wanted) == ("cluster.listener", "cluster.peers")
+
+
+async def test_a_file_for_other_replicas_that_is_of_no_use_is_reported_at_the_start(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"cluster\.peers: tls\.ca: .*missing"):
+        async with open_alone(peers=ClientTls(ca=str(tmp_path / "missing.pem"))):
+            pass
