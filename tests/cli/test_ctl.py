@@ -74,7 +74,7 @@ def test_a_running_mcpmux_is_seen_and_steered(invoke: Invoke, config: Path, runn
     done = invoke("ctl", "reload", *here)
     assert done.stdout == "added: third\n"
     assert "limits.max_head_bytes" in done.stderr
-    assert invoke("ctl", "reload", *here).stdout == "nothing has changed\n"
+    assert invoke("ctl", "reload", *here).stdout == "nothing has changed since it was last read\n"
     assert "limits.max_head_bytes" in invoke("ctl", "status", *here).stderr
 
     url = f"http://127.0.0.1:{config.read_text().partition('port = ')[2].partition(chr(10))[0]}/"

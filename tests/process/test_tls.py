@@ -91,7 +91,7 @@ def test_a_certificate_that_is_replaced_is_shown_after_a_reload(
 
         old = shown()
         assert len(old) == 1
-        assert run("ctl", "reload", *here).stdout == "nothing has changed\n"
+        assert run("ctl", "reload", *here).stdout == "nothing has changed since it was last read\n"
         shutil.copy(certificates.elsewhere, files["certificate"])  # and its key is still to come
         half = run("ctl", "reload", *here)
         assert half.returncode == 2

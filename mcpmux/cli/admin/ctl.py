@@ -117,7 +117,7 @@ def reload(admin: AdminClient) -> None:
         if part != "pending":
             click.echo(f"{part}: {', '.join(names)}")
     if not answer["changed"]:
-        click.echo("nothing has changed")
+        click.echo("nothing has changed since it was last read")
     tell_pending(answer["pending"])
 
 
