@@ -290,8 +290,12 @@ if sys.platform != "win32":  # which has no SIGHUP
     async def reload_on_hangup(
         control: Control, stopping: trio.Event, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Reload on each SIGHUP, until cancelled. Set `stopping` if our terminal was closed."""
+        """Reload on each SIGHUP, until cancelled. Set `stopping` if our terminal was closed.
+
+        A process that was started with nohup goes on without its terminal.
+        """
         had_terminal, streams = has_terminal(), [number for number in STREAMS if os.isatty(number)]
+        is_to_stay = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
         with trio.open_signal_receiver(signal.SIGHUP) as received:
             task_status.started()
             async for _ in received:
@@ -301,6 +305,9 @@ if sys.platform != "win32":  # which has no SIGHUP
                     for number in streams:  # writing to a terminal that is gone would fail
                         os.dup2(nowhere, number)
                     os.close(nowhere)
+                    if is_to_stay:
+                        had_terminal = False  # the next one is an administrator's
+                        continue
                     log.info("stopping, the terminal was closed")
                     stopping.set()
                     continue

@@ -20,7 +20,7 @@ import pytest
 
 from tests.cli.invoking import Invoke
 from tests.peers.revision import MODERN, make_fields, make_request
-from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive
+from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive, wait_until
 
 URI = "clock+clock:///utc"
 
@@ -189,17 +189,30 @@ def test_a_configuration_from_standard_input_is_not_read_again(tmp_path: Path) -
         assert mux.wait() == -signal.SIGHUP
 
 
-def test_closing_the_terminal_does_not_reload_the_file(tmp_path: Path) -> None:
-    file = File(tmp_path)
+@pytest.mark.parametrize("nohup", [False, True])
+def test_closing_the_terminal_does_not_reload_the_file(nohup: bool, tmp_path: Path) -> None:
+    """It stops, unless it was started with nohup: then it goes on, and the next signal is for the file."""
+    file, log = File(tmp_path), tmp_path / "log"
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(COMMAND[0], [*COMMAND, "serve", str(file.path)])
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+        if nohup:
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
+        os.execv(COMMAND[0], [*COMMAND, "serve", str(file.path), "--no-watch"])
     try:
         shown = b""
         while b"/mcp" not in shown:
             shown += os.read(terminal, 4096)
     finally:
         os.close(terminal)
+    if nohup:
+
+        def is_reloaded() -> bool:
+            os.kill(pid, signal.SIGHUP)
+            return "configuration reloaded" in log.read_text()
+
+        wait_until(is_reloaded, "it is not there, or does not read the file again")
+        os.kill(pid, signal.SIGTERM)
     for _ in range(int(WAIT_SECONDS * 10)):
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
