@@ -54,7 +54,7 @@ class Credential(ABC):
     _until: float = field(default=-math.inf, init=False)  # the time at which it expires
     _made: float = field(default=-math.inf, init=False)
     _trouble: TransportError | None = field(default=None, init=False)
-    _again: float = field(default=-math.inf, init=False)  # no renewal before, after a failed one
+    _failed: float = field(default=-math.inf, init=False)  # the time of the last failed renewal
     _turn: trio.Lock = field(default_factory=trio.Lock, init=False)
 
     def header_now(self) -> Header:
@@ -64,13 +64,13 @@ class Credential(ABC):
     async def header(self) -> Header:
         """Return the Authorization header. Raises TransportError when no token can be got."""
         async with self._turn:
-            may_ask = self._clock() >= self._again
+            may_ask = not self._is_within(RETRY_SECONDS, self._failed)
             if self.header_now() or (may_ask and await self._attempt(self._renew)):
                 return self._header
             assert self._trouble is not None
             if not self._header or self._clock() >= self._until:
                 raise self._trouble.anew()
-            self._due = min(self._again, self._until)  # the old one is still valid
+            self._due = min(self._failed + RETRY_SECONDS, self._until)  # the old one is still valid
             return self._header
 
     async def refused(self, shown: Header, status: int, www_authenticate: str) -> bool:
@@ -93,7 +93,7 @@ class Credential(ABC):
         """Renew or extend the token after a refusal. Raises McpmuxError."""
         if status == 403:
             return await self._step_up(challenge)
-        if self._clock() - self._made < NEW_SECONDS:
+        if self._is_within(NEW_SECONDS, self._made):
             raise TransportError("it refuses a token that was made for it just now")
         self._header = ()
         self._due = self._until = -math.inf
@@ -125,8 +125,12 @@ class Credential(ABC):
                 else TransportError(str(error)).quoting(error.quoted)
             )
         log.warning("no new token for an upstream", upstream=self.name, reason=trouble.in_full)
-        self._trouble, self._again = trouble, self._clock() + RETRY_SECONDS
+        self._trouble, self._failed = trouble, self._clock()
         return False
+
+    def _is_within(self, seconds: float, since: float) -> bool:
+        # A time that is still to come is one before the system's clock was set back, perhaps by hours.
+        return 0 <= self._clock() - since < seconds
 
     @abstractmethod
     async def _renew(self, challenge: Challenge | None = None) -> None:

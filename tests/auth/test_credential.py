@@ -272,6 +272,18 @@ async def test_a_good_token_outlives_a_token_endpoint_that_is_down(world: World)
     assert await shown_by(credential) == "Bearer SECRET-access-2"
 
 
+async def test_a_clock_that_is_set_back_delays_no_renewal(world: World) -> None:
+    credential = world.credential(world.own_target())
+    world.answer_token = lambda form: (503, b"")
+    await trouble_of(credential)
+    world.answer_token = lambda form: None
+    world.clock.now -= 3600
+    shown = await credential.header()
+    world.clock.now -= 3600
+    assert await credential.refused(shown, 401, REFUSED)
+    assert await shown_by(credential) == "Bearer SECRET-access-2"
+
+
 async def test_a_new_token_that_is_refused_makes_no_storm(world: World) -> None:
     credential = world.credential(world.own_target())
     for _ in range(5):
