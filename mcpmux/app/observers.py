@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     ReadMetrics = Callable[[], Awaitable[list[Family]]]
 
+TIME_SECONDS = 1.0  # between two looks at the system's time; a step of it is dated with this precision
 RUN_BYTES = 4  # of randomness in the name of a run: enough to distinguish the runs of one machine
 
 
@@ -152,7 +153,7 @@ class Observers:
         if replica is not None:
             replica.inspector = answer_others(held_routes(desk))
         return AdminSources(
-            UpstreamView(mux.upstreams, mux.hub, self.redactor, lambda: mux.config.upstreams),
+            UpstreamView(mux.upstreams, mux.hub, self.redactor, self.run, lambda: mux.config.upstreams),
             MuxViews(mux, self.redactor),
             Calls(mux.service, row_of).answer if self.admin.may_call else OFF,
             desk if replica is None else SharedDesk(replica.ask_inspectors, desk),
@@ -221,6 +222,16 @@ def new_run() -> Run:
     return Run(secrets.token_hex(RUN_BYTES), trio.current_time(), time.time())
 
 
+async def keep_time(run: Run) -> None:
+    """Have a run follow the system's time, until cancelled."""
+    since = trio.current_time()
+    while True:
+        await trio.sleep(TIME_SECONDS)
+        now = trio.current_time()
+        run.follow(since, now, time.time())
+        since = now
+
+
 @asynccontextmanager
 async def open_observers(
     config: Config, forwarder: Observer | None = None, first: Sequence[ExchangeObserver] = ()
@@ -270,4 +281,8 @@ async def open_observers(
             from mcpmux.traffic.recorder import Recorder
 
             observers.tap = Recorder(message_observers, exchange_observers, clock())
+        nursery = await enter(trio.open_nursery())
+        if observers.capture is not None or config.admin.port is not None:
+            nursery.start_soon(keep_time, run, name="system time")
         yield observers
+        nursery.cancel_scope.cancel(reason="stopped")

@@ -42,9 +42,10 @@ With level `metadata` neither `message` nor `text` is there. A record of kind `s
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -124,6 +125,8 @@ def decode_record(line: bytes) -> Record:
 # Times as records have them.
 
 MICROS: Final = 1_000_000
+STEP_SECONDS: Final = 0.5  # that the system's time may be ahead or behind before times are adjusted
+STEPS_KEPT: Final = 1000  # of the system's time: years of a machine that sleeps each night
 SECONDS_CACHED: Final = 16  # lines that are written together are of one or two
 
 
@@ -144,23 +147,43 @@ def second_of(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
-class Run(NamedTuple):
-    """One life of mcpmux: its random name, and the reading of a monotonic clock at a known time.
+class Run:
+    """One life of mcpmux: its random name, and the system's time at readings of a monotonic clock.
 
     `clock`: seconds, as in `Observation.at`, when the run began. `wall`: seconds since 1970 at that moment.
     """
 
-    name: str
-    clock: float
-    wall: float
+    def __init__(self, name: str, clock: float, wall: float) -> None:
+        self.name, self.clock = name, clock
+        # (reading of the clock, when the run began by the system's time since then): the newest is the last.
+        self._steps = deque([(clock, wall)], maxlen=STEPS_KEPT)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}, {len(self._steps)} steps>"
+
+    def follow(self, since: float, clock: float, wall: float) -> None:
+        """Take `wall` as the system's time at `clock`. If it has made a step, date that at `since`.
+
+        It makes steps when it is set, and when the machine sleeps, as the clock may stand still then.
+        """
+        began = wall - clock + self.clock
+        if abs(began - self._steps[-1][1]) > STEP_SECONDS:
+            self._steps.append((since, began))
+
+    def began(self, clock: float) -> float:
+        """Return when the run began, in seconds since 1970, as the system's time is at a reading."""
+        for since, began in reversed(self._steps):
+            if clock >= since:
+                return began
+        return self._steps[0][1]
 
     def time_of(self, clock: float) -> str:
         """Return a reading of the clock as RFC 3339 in UTC with microseconds."""
-        return rfc3339(micros_of(self.wall) + micros_of(clock - self.clock))
+        return rfc3339(micros_of(self.began(clock)) + micros_of(clock - self.clock))
 
     def wall_at(self, clock: float) -> float:
         """Return a reading of the clock as seconds since 1970."""
-        return self.wall + clock - self.clock
+        return self.began(clock) + clock - self.clock
 
 
 def seconds_of(record: Record) -> float | None:

@@ -19,6 +19,7 @@ from mcpmux.errors import MORE, RpcError
 from mcpmux.printable import QUOTED_BYTES, QUOTED_LENGTH
 from mcpmux.protocol.envelope import error_body, raw
 from mcpmux.traffic.admin.upstreams import UpstreamView
+from mcpmux.traffic.record import Run
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.peers.revision import MODERN, Json
 from tests.peers.web import JSON, Web
@@ -180,7 +181,7 @@ async def test_the_output_of_a_process_and_its_command_are_shown_redacted() -> N
         async with app.open_mux(Config(upstreams=(Upstream(name="x", target=target),))) as mux:
             await mux.upstreams["x"].supervision.settled()
             redactor = Redactor(Redaction())
-            (state,) = await UpstreamView(mux.upstreams, mux.hub, redactor).read_all()
+            (state,) = await UpstreamView(mux.upstreams, mux.hub, redactor, Run("run", 0.0, 0.0)).read_all()
     first, last = state.output[-2:]
     assert (first.split()[0], last) == ("first", "last")
     assert state.command is not None and state.command.endswith("--token [redacted: token]")

@@ -180,7 +180,11 @@ async def listening(
         trio.open_nursery() as nursery,
     ):
         upstreams = UpstreamView(
-            world.mux.upstreams, world.mux.hub, traffic.view.redactor, lambda: world.mux.config.upstreams
+            world.mux.upstreams,
+            world.mux.hub,
+            traffic.view.redactor,
+            traffic.run,
+            lambda: world.mux.config.upstreams,
         )
         stopping = trio.Event()
         control = Control(world.mux, file)

@@ -82,6 +82,15 @@ def test_names_sort_by_time_and_say_whose_they_are():
     assert file_name(1e9, "ff", 2) < file_name(1e9 + 1, "00", 1)
 
 
+def test_files_of_a_run_stay_in_order_when_the_system_time_is_set_back(tmp_path: Path):
+    run = Run(RUN.name, 100.0, 1e9)
+    capture = CaptureWriter(tmp_path, run, 1, 3600.0, compress=False)
+    write(capture, line(1), 110)
+    run.follow(150, 150, 1e9 - 7200)
+    write(capture, line(2), 160)
+    assert read(tmp_path) == ([0, 1, 0, 2], []), "with the start of each file"
+
+
 def test_only_capture_files_are_found(tmp_path: Path):
     first, second = file_name(1e9, "aa", 1), file_name(1e9, "aa", 2)
     for name in (second + ".gz", first, "notes.jsonl", "audit-000001.jsonl"):

@@ -99,6 +99,19 @@ def members(line: bytes) -> dict[str, Any]:
     return {**msgspec.structs.asdict(record), "message": message}
 
 
+def test_times_follow_steps_of_the_system_and_earlier_ones_stay():
+    run = Run("5f3a9c01", 100.0, 1000.0)
+    run.follow(160.0, 161.0, 1061.1)  # no step, the clocks are not read at once
+    run.follow(200.0, 201.0, 9101.0)  # the machine slept
+    run.follow(300.0, 301.0, 1201.0)  # set back
+    readings = (99.0, 199.0, 200.0, 299.0, 300.0)
+    assert [run.wall_at(reading) for reading in readings] == [999.0, 1099.0, 9100.0, 9199.0, 1200.0]
+    leg = Leg("client", "c1", "http")
+    for reading, time in ((199.0, "1970-01-01T00:18:19.000000Z"), (200.0, "1970-01-01T02:31:40.000000Z")):
+        (line,) = encode_lines(run, REDACTOR, 40, "full", [Observation(leg, "in", b"{}", reading, "request")])
+        assert (members(line)["time"], members(line)["at"]) == (time, reading - run.clock)
+
+
 @settings(max_examples=examples(400), deadline=None)
 @given(
     st.lists(st.tuples(MESSAGES, TEXTS, TEXTS), max_size=4),

@@ -28,7 +28,7 @@ from mcpmux.app.held import SharedDesk
 from mcpmux.app.interceptors import check_interceptors
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
-from mcpmux.app.observers import AdminSources, Observers, new_run
+from mcpmux.app.observers import AdminSources, Observers, keep_time, new_run
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
 from mcpmux.app.workers.channel import Handlers
 from mcpmux.app.workers.pool import WorkerPool
@@ -131,6 +131,7 @@ async def serve_workers(
                     await pool.start(supervisor.pool.run)
                     control = Control(supervisor, file)
                     serving = await stack.enter_async_context(trio.open_nursery())
+                    serving.start_soon(keep_time, supervisor.observers.run, name="system time")
                     if file is not None:
                         await serving.start(keep_reloading, control, file, stopping)
                     for number, (url, sockets) in enumerate(addresses):
@@ -272,7 +273,7 @@ class Supervisor:
         redactor, shared = self.observers.redactor, {}
         for name, value in self._shared.items():
             if (mux := value.mux) is not None:
-                view = UpstreamView(mux.upstreams, mux.hub, redactor)
+                view = UpstreamView(mux.upstreams, mux.hub, redactor, self.observers.run)
                 (shared[name],) = await view.read_all()
         return merge_upstreams(await self.pool.ask("upstreams"), shared)
 

@@ -7,7 +7,6 @@ translated to those of the supervisor; `peer` names the worker, as in `2/c7`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -21,6 +20,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.observer import BATCH, Exchange, Observation
 from mcpmux.transports.inline import AT_ONCE
+from mcpmux.transports.waiting import stopwatch
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ TrafficBatch: TypeAlias = list[tuple[tuple[Any, ...], int, tuple[Any, ...]] | tu
 """Messages, (exchange, view) pairs, and exchanges that ended without an answer, in the order of the worker.
 
 A message is the facts of its leg, the size of its whole text, and its Observation without the leg. Times are
-in seconds since 1970.
+readings of the system's monotonic clock, which all processes share.
 """
 
 Send: TypeAlias = Callable[[TrafficBatch], Awaitable[None]]
@@ -51,8 +51,8 @@ class TrafficForwarder:
 
     def __init__(self) -> None:
         self._settle: Callable[[], None] = lambda: None
-        # Trio's time differs between processes: messages travel with the system's time.
-        self._wall = time.time() - trio.current_time()
+        # Trio's time differs between processes, and the system's may be set: messages travel with neither.
+        self._behind = stopwatch()() - trio.current_time()
         self._waiting: TrafficBatch = []
         self._views: dict[int, str] = {}  # of exchanges that were admitted after the last messages
         self._bytes = 0
@@ -69,7 +69,7 @@ class TrafficForwarder:
             size = len(seen.data)
             data = seen.data if size <= LONG_BYTES else b""
             self._bytes += len(data) + MESSAGE_BYTES
-            facts = (seen.direction, data, self._wall + seen.at, *seen.facts())
+            facts = (seen.direction, data, seen.at + self._behind, *seen.facts())
             self._waiting.append((_leg_facts(seen.leg), size, facts))
         if self._views:
             # After the requests of these exchanges, which the ring must know before their views.
@@ -113,7 +113,7 @@ class TrafficCollector:
     def __init__(self, ring: LiveRing, workers: int) -> None:
         self._ring = ring
         self._workers = workers
-        self._wall = time.time() - trio.current_time()
+        self._behind = stopwatch()() - trio.current_time()
         self._base: dict[int, int] = {}  # by worker; each new process gets another base for its numbers
         self._highest = 0
         self._legs: Lru[tuple[int, int, str, str], tuple[Leg, tuple[Any, ...]]] = Lru(LEGS, LEGS_BYTES)
@@ -141,7 +141,7 @@ class TrafficCollector:
                 leg.revision, leg.session, leg.name = names
                 self._legs[key] = leg, facts
             exchange = self._number(worker, exchange)
-            seen = Observation(leg, direction, data, at - self._wall, kind, exchange, *rest)
+            seen = Observation(leg, direction, data, at - self._behind, kind, exchange, *rest)
             seen.number, seen.answers = self._number(worker, number), self._number(worker, answers)
             self._ring.take(seen, size)
 

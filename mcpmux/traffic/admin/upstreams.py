@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, Protocol
 
 import msgspec
-import trio
 
 from mcpmux.cluster.letter import ReplicaState
 from mcpmux.config import Stdio, Target
@@ -27,7 +25,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import members_of, text_of
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub, ResourceKey
-from mcpmux.traffic.record import second_of
+from mcpmux.traffic.record import Run, second_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.upstreams.registry import UpstreamRegistry
 from mcpmux.upstreams.upstream import Upstream
@@ -126,8 +124,8 @@ class UpstreamView:
     _registry: UpstreamRegistry
     _hub: NotificationHub
     _redactor: Redactor
+    _run: Run
     _configured: Callable[[], Sequence[UpstreamConfig]] = tuple
-    _epoch: float = field(default_factory=lambda: time.time() - trio.current_time())
 
     async def read_states(self) -> dict[str, str]:
         """Return the state of each enabled upstream."""
@@ -274,7 +272,7 @@ class UpstreamView:
 
     def _time(self, clock: float) -> str:
         """Return a reading of trio's clock as RFC 3339 in UTC."""
-        return f"{second_of(int(self._epoch + clock))}Z"
+        return f"{second_of(int(self._run.wall_at(clock)))}Z"
 
 
 def merge_subscriptions(said: Mapping[int, Iterable[Subscription]]) -> list[Subscription]:

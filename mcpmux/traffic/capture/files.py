@@ -329,6 +329,7 @@ class CaptureWriter:
         self._waiting: deque[_Waiting] = deque()
         self._size, self._began = 0, -math.inf
         self._number = 0
+        self._named = -math.inf  # the time in the name of the last file
         self._fd: int | None = None
 
     @property
@@ -385,9 +386,11 @@ class CaptureWriter:
         """Begin a file. Return how much of the data it has. Raises OSError: there is no file."""
         self.close()
         self.directory.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        # Also after the system's time was set back the names of a run sort in the order of its files.
+        self._named = max(self._named, self._run.wall_at(began))
         while self._fd is None:
             self._number += 1
-            name = file_name(self._run.wall_at(began), self._run.name, self._number)
+            name = file_name(self._named, self._run.name, self._number)
             path = self.directory / (name + GZIP if self._compress else name)
             with contextlib.suppress(FileExistsError):  # of another run with the same random name
                 self._fd = os.open(path, _FLAGS, FILE_MODE)
