@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 import click
 import trio
@@ -40,8 +40,7 @@ PATIENCE_SECONDS = 1.0  # a shorter activity needs no progress bar
 
 def is_screen() -> bool:
     """Return whether stdout is a terminal, where control characters would do harm."""
-    out: TextIO | None = sys.stdout  # None if it was closed by the process that started this one
-    return out is not None and out.isatty()
+    return sys.stdout.isatty()
 
 
 def paint(text: str, style: str) -> str:

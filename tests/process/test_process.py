@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive
 from tests.traffic.made import record, write
 
@@ -93,6 +95,39 @@ def test_broken_pipe_is_silent() -> None:
                 check=False,
             )
             assert finished.stderr == b"", command
+
+
+@pytest.mark.parametrize(
+    ("streams", "words", "code"),
+    [
+        ("<&-", "config schema", 0),
+        ("2>&-", "config schema", 0),
+        ("<&- >&- 2>&-", "ps", 0),
+        ("<&- 2>&-", "serve {file} --stdio", 0),  # the end of the input
+        (">&-", "serve {file} --stdio </dev/null", 0),
+        (">/dev/full", "--version", 1),
+        (">/dev/full", "config schema", 1),  # more than a buffer has
+        (">/dev/full", "check --help", 1),
+        ("2>/dev/full", "ps", 1),
+        (">/dev/full", "config show no-such-file", 2),
+    ],
+)
+def test_standard_streams_may_be_closed_or_full(tmp_path: Path, streams: str, words: str, code: int) -> None:
+    file = tmp_path / "mux.toml"
+    file.write_text('upstreams.x.url = "http://127.0.0.1:9/mcp"')
+    line = f"{shlex.join(COMMAND)} {words.format(file=shlex.quote(str(file)))} {streams}"
+    done = subprocess.run(
+        ["sh", "-c", line],
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert all(word not in done.stderr for word in ("Traceback", "bug", "Exception ignored"))
+    if streams == ">/dev/full" and code == 1:
+        assert done.stderr == "Error: the output: cannot write: no space left on device\n"
 
 
 def test_strangers_text_cannot_steer_a_terminal() -> None:

@@ -168,7 +168,7 @@ _ACTIONS = {DECLINE: "decline", CANCEL: "cancel"}
 
 def has_person() -> bool:
     """Return whether a person can answer: the input is a terminal, and so is where questions are shown."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 async def answer_all(wishes: Mapping[str, Wish]) -> Fields:
