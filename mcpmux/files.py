@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, Final
 
-from mcpmux.errors import ConfigError
+from mcpmux.errors import ConfigError, TransportError
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 OTHERS: Final = 0o077  # in the mode of a file: the rights of all but its owner
@@ -29,9 +29,15 @@ _AT_ONCE: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
 def state_folder() -> Path:
-    """Return the folder of what mcpmux keeps for a user: $XDG_STATE_HOME/mcpmux or ~/.local/state/mcpmux."""
+    """Return the folder of what mcpmux keeps for a user: $XDG_STATE_HOME/mcpmux or ~/.local/state/mcpmux.
+
+    Raises TransportError for a user without a home folder, as in some containers.
+    """
     home = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "mcpmux"
+    try:
+        return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "mcpmux"
+    except RuntimeError:
+        raise TransportError("this user has no home folder: set HOME or XDG_STATE_HOME") from None
 
 
 def short_path(path: str | Path) -> str:

@@ -74,12 +74,15 @@ log = structlog.get_logger()
 def make_credential(
     name: str, target: Http | WebSocket, folder: Path | None = None, clock: Clock = time.time
 ) -> Credential:
-    """Return the credential of an upstream that has `oauth`. `folder`: of logins."""
-    http, file = OAuthHttp(target), login_file(name, target, folder)
+    """Return the credential of an upstream that has `oauth`. `folder`: of logins.
+
+    Raises TransportError for logins of a user without a home folder.
+    """
+    http = OAuthHttp(target)
     if http.config.grant == CLIENT_CREDENTIALS:
         return ClientCredentials(name, clock, http)
     login_http = http_of_login(target)
-    login = UserLogin(name, clock, login_http, file)
+    login = UserLogin(name, clock, login_http, login_file(name, target, folder))
     if not login_http.is_provider:
         return login
     return IdentityAssertion(name, clock, http, _provider=login_http, _login=login)

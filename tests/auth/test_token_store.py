@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble, Tokens, default_folder
+from mcpmux.errors import TransportError
 
 URL = "https://x.example/mcp"
 
@@ -103,3 +104,11 @@ def test_state_is_where_the_environment_says(said: str, folder: str, monkeypatch
     monkeypatch.setenv("HOME", "/h")
     monkeypatch.setenv("XDG_STATE_HOME", said)
     assert default_folder() == Path(folder) / "mcpmux" / "logins"
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # that no database of users has
+    with pytest.raises(TransportError, match="set HOME or XDG_STATE_HOME"):
+        default_folder()
