@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 
 from click import ClickException
 
@@ -31,13 +32,16 @@ def main() -> None:
 
 
 def open_streams() -> None:
-    """Open the standard streams that the caller has closed, on the null device."""
+    """Open the standard streams that the caller has closed, on the null device. Have all take any text."""
     # Else the next file or socket would get the number of one, with all that is read or printed there.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             number = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - it stays open
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # the locale may lack what a server writes, or a `…` of ours
+            stream.reconfigure(errors="backslashreplace")
 
 
 def show(error: OSError) -> None:

@@ -9,6 +9,7 @@ A broken pipe ends the process silently. Tracebacks are shown at log level debug
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +30,9 @@ from mcpmux.transports.wall import leaves_of
 log = structlog.get_logger()
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+SURROGATES = re.compile("[\udc80-\udcff]")
+"""Characters that stand for bytes that the locale cannot decode, see PEP 383. In JSON they cannot be."""
+
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors of a disk that takes no more: neither a bug nor a mistake of the user."""
 
@@ -77,6 +81,9 @@ def error_for_user(error: BaseException) -> Exception:
         if isinstance(cause, OSError) and cause.errno in NO_ROOM:
             what = "the output" if cause.filename is None else printable(str(cause.filename))
             return click.ClickException(f"{what}: cannot write: {(cause.strerror or str(cause)).lower()}")
+    for cause in causes:
+        if isinstance(cause, UnicodeEncodeError) and SURROGATES.fullmatch(cause.object[cause.start]):
+            return Mistake("an argument, or a variable of the environment, is no text in UTF-8")
     strange = [cause for cause in causes if not isinstance(cause, McpmuxError)]
     if strange:
         log.debug("internal error", exc_info=error)

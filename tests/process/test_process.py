@@ -97,6 +97,9 @@ def test_broken_pipe_is_silent() -> None:
             assert finished.stderr == b"", command
 
 
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
 @pytest.mark.parametrize(
     ("streams", "words", "code"),
     [
@@ -105,6 +108,8 @@ def test_broken_pipe_is_silent() -> None:
         ("<&- >&- 2>&-", "ps", 0),
         ("<&- 2>&-", "serve {file} --stdio", 0),  # the end of the input
         (">&-", "serve {file} --stdio </dev/null", 0),
+        ("", "bench {clock} --clients 1 --warm-up 0 --duration 0.1s", 0),  # its first line has a `…`
+        ("", "call {clock} x `printf 'a=\\351'`", 2),
         (">/dev/full", "--version", 1),
         (">/dev/full", "config schema", 1),  # more than a buffer has
         (">/dev/full", "check --help", 1),
@@ -112,13 +117,16 @@ def test_broken_pipe_is_silent() -> None:
         (">/dev/full", "config show no-such-file", 2),
     ],
 )
-def test_standard_streams_may_be_closed_or_full(tmp_path: Path, streams: str, words: str, code: int) -> None:
+def test_standard_streams_may_be_closed_full_or_ascii(
+    tmp_path: Path, streams: str, words: str, code: int
+) -> None:
     file = tmp_path / "mux.toml"
     file.write_text('upstreams.x.url = "http://127.0.0.1:9/mcp"')
-    line = f"{shlex.join(COMMAND)} {words.format(file=shlex.quote(str(file)))} {streams}"
+    clock = shlex.quote(demo_command("clock"))
+    line = f"{shlex.join(COMMAND)} {words.format(file=shlex.quote(str(file)), clock=clock)} {streams}"
     done = subprocess.run(
         ["sh", "-c", line],
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        env={**os.environ, **ASCII, "XDG_STATE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,
