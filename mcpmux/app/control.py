@@ -23,6 +23,8 @@ from mcpmux.config.plan import Plan, in_force, plan_change
 from mcpmux.config.report import closest
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.route import BadRequest
+from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.thread import run_in_thread
 
 log = structlog.get_logger()
 
@@ -68,8 +70,9 @@ class ConfigFile:
         while True:
             await trio.sleep(LOOK_SECONDS)
             # In a thread: a `stat` on a network file system may hang.
-            if self.see(await trio.to_thread.run_sync(look_at_file, self.path, abandon_on_cancel=True)):
-                return
+            with suppress(OSError):  # there is no thread: it is seen the next time
+                if self.see(await run_in_thread(look_at_file, self.path)):
+                    return
 
 
 def look_at_file(path: str) -> Look | None:
@@ -132,7 +135,10 @@ class Control:
             if self._file is None:
                 raise ConfigError([NO_FILE])
             former, pending = self._mux.config, self.pending
-            filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
+            try:
+                filed = await run_in_thread(_load, self._file)
+            except OSError as error:
+                raise ConfigError([f"cannot read the file: {reason_of(error)}"], self._file.path) from None
             chosen = self._with_choices(filed)
             # Every step that can fail comes before `apply`, which cannot: so an error has no effect.
             certificates = await self._mux.renew(chosen)

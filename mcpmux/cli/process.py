@@ -25,6 +25,8 @@ from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.logs import configure_logs
 from mcpmux.printable import printable, printable_lines
+from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.thread import NO_THREAD
 from mcpmux.transports.wall import leaves_of
 
 log = structlog.get_logger()
@@ -35,6 +37,9 @@ SURROGATES = re.compile("[\udc80-\udcff]")
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors of a disk that takes no more: neither a bug nor a mistake of the user."""
+
+LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN})
+"""Errors of a system that has no more files, memory, threads or processes for mcpmux."""
 
 
 class Mistake(click.ClickException):
@@ -84,6 +89,13 @@ def error_for_user(error: BaseException) -> Exception:
     for cause in causes:
         if isinstance(cause, UnicodeEncodeError) and SURROGATES.fullmatch(cause.object[cause.start]):
             return Mistake("an argument, or a variable of the environment, is no text in UTF-8")
+    for cause in causes:
+        is_limit = isinstance(cause, OSError) and cause.errno in LIMITS
+        if is_limit or isinstance(cause, MemoryError) or str(cause) == NO_THREAD:
+            reason = "out of memory" if isinstance(cause, MemoryError) else reason_of(cause)
+            return click.ClickException(
+                f"a limit of this system is reached: {reason}; `ulimit -a` shows it"
+            )
     strange = [cause for cause in causes if not isinstance(cause, McpmuxError)]
     if strange:
         log.debug("internal error", exc_info=error)

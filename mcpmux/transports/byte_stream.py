@@ -17,6 +17,7 @@ from trio.lowlevel import wait_readable, wait_writable
 from mcpmux.config.listener import join_address
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.envelope import Part
+from mcpmux.transports.thread import starting_thread
 
 RECEIVE_BYTES: Final = 64 * 1024  # one receive holds any usual message whole
 # Of a body that is of use only as a whole: each piece costs a turn of the scheduler.
@@ -174,7 +175,8 @@ async def open_socket(host: str, port: int) -> trio.SocketStream:
     Raises ConnectFailed, which names address and reason. Cancelling it leaves no socket behind.
     """
     try:
-        stream = await trio.open_tcp_stream(host, port)
+        with starting_thread():  # of a name its address is looked up in one
+            stream = await trio.open_tcp_stream(host, port)
         for level, option, value in KEEP_ALIVE:
             stream.socket.setsockopt(level, option, value)
     except OSError as error:

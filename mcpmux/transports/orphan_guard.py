@@ -10,6 +10,7 @@ import structlog
 import trio
 
 from mcpmux.transports import orphan_reaper
+from mcpmux.transports.thread import starting_thread
 
 log = structlog.get_logger()
 
@@ -76,14 +77,15 @@ class OrphanGuard:
                 try:
                     # -I and -S: nothing of the environment or the working directory is imported. A session
                     # apart: Ctrl-C in our terminal is not for the reaper, which ends after us.
-                    self._reaper = await trio.lowlevel.open_process(
-                        [sys.executable, "-I", "-S", orphan_reaper.__file__],
-                        stdin=PIPE,
-                        stdout=DEVNULL,
-                        stderr=DEVNULL,
-                        start_new_session=True,
-                        cwd=os.sep,
-                    )
+                    with starting_thread():
+                        self._reaper = await trio.lowlevel.open_process(
+                            [sys.executable, "-I", "-S", orphan_reaper.__file__],
+                            stdin=PIPE,
+                            stdout=DEVNULL,
+                            stderr=DEVNULL,
+                            start_new_session=True,
+                            cwd=os.sep,
+                        )
                 except OSError as error:
                     log.warning("servers may outlive mcpmux if it is killed", reason=error.strerror)
                     return None

@@ -33,6 +33,7 @@ from mcpmux.transports import orphan_reaper
 from mcpmux.transports.message_stream import LineStream, sending
 from mcpmux.transports.orphan_guard import OrphanGuard
 from mcpmux.transports.send_queue import BROKEN
+from mcpmux.transports.thread import starting_thread
 
 STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
 KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind
@@ -229,15 +230,16 @@ async def open_process(
     names = os.environ.keys() - OWN_SECRETS if inherited is None else inherited
     env = {**{name: os.environ[name] for name in names if name in os.environ}, **env}
     try:
-        process = await trio.lowlevel.open_process(
-            [_program(command), *args],
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=env,
-            cwd=cwd,
-            **_APART,
-        )
+        with starting_thread():
+            process = await trio.lowlevel.open_process(
+                [_program(command), *args],
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=env,
+                cwd=cwd,
+                **_APART,
+            )
     except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
         raise ConnectFailed(f"cannot start {command!r}: {_advice(command, env, cwd, error)}") from error
     assert process.stdio is not None and process.stderr is not None  # they are pipes

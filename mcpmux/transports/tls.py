@@ -25,7 +25,8 @@ from mcpmux.config import ClientTls, Secret, ServerTls
 from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportClosed
 from mcpmux.protocol.envelope import Part
 from mcpmux.protocol.principal import is_name
-from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream
+from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream, reason_of
+from mcpmux.transports.thread import run_in_thread
 
 CurrentContext = Callable[[], ssl.SSLContext]
 """Returns the context for a connection that is made now."""
@@ -268,11 +269,12 @@ class TlsContexts:
                 if served.tls not in wanted or served.tls == ClientTls():
                     continue
                 try:
-                    mark, context = await trio.to_thread.run_sync(
-                        _read_files, served.where, served.tls, abandon_on_cancel=True
-                    )
+                    mark, context = await run_in_thread(_read_files, served.where, served.tls)
                 except ConfigError as error:
                     problems += error.problems
+                    continue
+                except OSError as error:
+                    problems.append(f"{served.where}: the files cannot be read: {reason_of(error)}")
                     continue
                 if mark != served.mark:
                     changed.append((served, mark, context))

@@ -44,6 +44,20 @@ def test_a_full_disk_is_told_as_that_and_not_as_our_fault() -> None:
     assert verdict.message == "a\\x1b.json: cannot write: input/output error"
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "x.py"), "too many open files"),  # also of an import
+        (MemoryError(), "out of memory"),
+        (RuntimeError("can't start new thread"), "can't start new thread"),
+    ],
+)
+def test_a_limit_of_the_system_is_told_as_that(fault: Exception, words: str) -> None:
+    verdict = error_for_user(ExceptionGroup("", [fault]))
+    assert isinstance(verdict, click.ClickException)
+    assert verdict.message == f"a limit of this system is reached: {words}; `ulimit -a` shows it"
+
+
 def test_configuration_mistakes_are_listed_one_per_line() -> None:
     verdict = error_for_user(ConfigError(["a: wrong", "b: wrong\x1b[31m too"]))
     assert isinstance(verdict, Mistake)

@@ -40,6 +40,7 @@ from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 from mcpmux.transports.orphan_guard import OrphanGuard
+from mcpmux.transports.thread import starting_thread
 
 log = structlog.get_logger()
 
@@ -255,13 +256,14 @@ class WorkerPool:
     async def open_process(self, number: int, fds: tuple[int, int, int]) -> trio.Process:
         """Start the process of a worker, with its ends of both channels and the counters. Raises OSError."""
         arguments = [os.pathsep.join(sys.path), *map(str, (number, self.count, *fds))]
-        return await trio.lowlevel.open_process(
-            [sys.executable, "-P", "-c", BOOT, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,  # signals of a terminal must not reach it
-            pass_fds=fds,
-        )
+        with starting_thread():
+            return await trio.lowlevel.open_process(
+                [sys.executable, "-P", "-c", BOOT, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # signals of a terminal must not reach it
+                pass_fds=fds,
+            )
 
     async def listen(self, worker: WorkerProcess) -> None:
         """Send a worker the posted calls, and make its calls, until it has gone."""

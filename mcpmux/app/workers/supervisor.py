@@ -6,6 +6,7 @@ The first SIGINT or SIGTERM drains the workers, the second cancels.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import socket
@@ -56,6 +57,7 @@ from mcpmux.traffic.admin.upstreams import (
 from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals
+from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.handing import can_hand
 from mcpmux.transports.tls import TlsContexts
 
@@ -64,6 +66,7 @@ log = structlog.get_logger()
 T = TypeVar("T", Limits, Caching, Capture, Upstream)
 
 FULL_SECONDS = 0.1  # until the next accept when there are too many open files
+TOLD_SECONDS = 60.0  # between two events about that
 SOCKET_FOLDER_BYTES: Final = 80  # of the folder above ours: with our names, a socket's path may have 107
 SHARE_SECONDS = 5.0  # until another attempt to make the socket of a shared upstream
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
@@ -324,6 +327,7 @@ class Supervisor:
 
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:
+    told = -math.inf
     while True:
         # Accepted here for all workers: only so can connections be spread evenly, and a worker be replaced
         # without losing one.
@@ -331,7 +335,9 @@ async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket],
             accepted, _ = await listener.socket.accept()
         except OSError as error:
             if error.errno in CAPACITY:
-                log.error("connections wait: too many open files")
+                if trio.current_time() - told > TOLD_SECONDS:
+                    told = trio.current_time()
+                    log.error("connections wait, none can be accepted", reason=reason_of(error))
                 await trio.sleep(FULL_SECONDS)
             continue  # any other error is about one connection, whose client has gone
         with socket.socket(fileno=accepted.detach()) as connection:

@@ -19,6 +19,7 @@ from mcpmux.traffic.audit.journal import Audit
 from mcpmux.traffic.audit.record_maker import FRAGMENT_LIMIT, RecordMaker
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.thread import starting_thread
 
 if TYPE_CHECKING:
     from outcome import Outcome
@@ -40,7 +41,8 @@ async def append_in_thread(files: AuditFiles, bodies: Sequence[bytes]) -> None:
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(ended.set)
 
-    trio.lowlevel.start_thread_soon(partial(files.append, bodies), deliver, "audit")
+    with starting_thread():
+        trio.lowlevel.start_thread_soon(partial(files.append, bodies), deliver, "audit")
     await ended.wait()
     results[0].unwrap()
 

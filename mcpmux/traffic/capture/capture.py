@@ -36,6 +36,7 @@ from mcpmux.traffic.record import ANSWERS, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.inline import AT_ONCE, in_task
+from mcpmux.transports.thread import run_in_thread
 
 log = structlog.get_logger()
 
@@ -301,7 +302,10 @@ class CaptureSink:
             batch = queue.popleft()
             add = partial(self._add, batch, self._clock())
             if batch.size > LARGE:
-                await trio.to_thread.run_sync(add, abandon_on_cancel=True)
+                try:
+                    await run_in_thread(add)
+                except OSError:  # there is no thread
+                    add()
             else:
                 # Encoding and compressing block, so other tasks run before each batch.
                 await trio.lowlevel.checkpoint()
@@ -322,7 +326,7 @@ class CaptureSink:
         written = False
         while not written and not self._gives_up:
             try:
-                await trio.to_thread.run_sync(self.writer.write, abandon_on_cancel=True)
+                await run_in_thread(self.writer.write)
             except OSError as error:
                 if not self.paused:
                     self.paused = True
@@ -347,7 +351,7 @@ class CaptureSink:
             now = self._run.wall_at(self._clock())
             work = partial(remove_surplus, self.writer.directory, self._config, now)
             try:
-                await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+                await run_in_thread(work)
             except OSError as error:
                 log.warning("capture files could not be removed", reason=reason_of(error))
             with trio.move_on_after(TIDY_SECONDS):
