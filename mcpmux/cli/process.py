@@ -93,9 +93,7 @@ def error_for_user(error: BaseException) -> Exception:
         is_limit = isinstance(cause, OSError) and cause.errno in LIMITS
         if is_limit or isinstance(cause, MemoryError) or str(cause) == NO_THREAD:
             reason = "out of memory" if isinstance(cause, MemoryError) else reason_of(cause)
-            return click.ClickException(
-                f"a limit of this system is reached: {reason}; `ulimit -a` shows it"
-            )
+            return click.ClickException(f"a limit of this system is reached: {reason}; `ulimit -a` shows it")
     strange = [cause for cause in causes if not isinstance(cause, McpmuxError)]
     if strange:
         log.debug("internal error", exc_info=error)

@@ -53,6 +53,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
+SILENT_SECONDS: Final = 60.0  # after an event about a refusal of the store
 PAUSE: Final = 0.25  # seconds between attempts to open a client; soon enough, and no load for the store
 CONNECTIONS: Final = 8  # to one server: commands share one, and while it is being opened others are
 CALLS: Final = 1000  # at once; with as many unanswered, one more would not be answered in time either
@@ -286,6 +287,7 @@ class RedisStore:
         self._tried = trio.Event()  # it is known whether there is a client
         self._trouble = trio.Event()  # the client is to be replaced
         self._calls = 0
+        self._silent_until = -math.inf
         self._strange: set[bytes] = set()  # members that are no replicas and are in the log
         self._member_keys = tuple(f"{{{config.prefix}}}:{name}" for name in ("replicas", "cards", "ended"))
 
@@ -375,9 +377,14 @@ class RedisStore:
             async with _cancellable():
                 answer = await question(opened.client)
         except Exception as error:  # see `run`
-            if opened is self._opened and not _is_refusal(error):
+            away, is_refusal = self._note(error), _is_refusal(error)
+            if opened is self._opened and not is_refusal:
                 self._trouble.set()
-            raise self._note(error) from error
+            if is_refusal and began >= self._silent_until:
+                # A store that is full renews leases all the same, so no other part of mcpmux logs it.
+                self._silent_until = began + SILENT_SECONDS
+                log.error("the store of the cluster does not do what it is asked", reason=self.away)
+            raise away from error
         self.lag = trio.current_time() - began
         if opened is self._opened:
             self.away = None
