@@ -39,6 +39,7 @@ from mcpmux.transports.inline import in_task, together
 from mcpmux.transports.waiting import Deadline, limited
 from mcpmux.upstreams.lists import NAME_CHARACTERS, find_page, report, sifted
 from mcpmux.upstreams.registry import UpstreamRegistry
+from mcpmux.upstreams.relisting import OWED_PART
 from mcpmux.upstreams.response_cache import CachedPage, CacheStore, aged
 from mcpmux.upstreams.upstream import Upstream
 
@@ -258,6 +259,8 @@ class Merger:
         self, position: Position, upstream: Upstream, call: Call, walk: Walk, parts: Parts
     ) -> None:
         seconds = upstream.config.list_timeout
+        if upstream.relisting.owes(call.method):
+            seconds *= OWED_PART
         # For all rounds of one combined page together, so the time since the first counts.
         deadline = Deadline(seconds, trio.current_time() - parts.began, seconds)
         of_tasks = call.method == TASKS_LIST
@@ -272,7 +275,7 @@ class Merger:
         except Overdue:
             # The breaker counts it: later lists leave out a server that hangs at once.
             upstream.health.failed()
-            late = upstream.status.late(call.method, seconds)
+            late = upstream.status.late(call.method, upstream.config.list_timeout)
             _leave_out(upstream, call, walk, position, late)
         else:
             judge, shown = self._access.of(call.principal), None

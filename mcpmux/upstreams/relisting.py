@@ -2,8 +2,10 @@
 
 A combined list leaves out a server that is late, or that answers with an error, and many clients list only
 once. So the server is asked for such a list again, at growing intervals, and clients are notified when it has
-answered in time. Lists that were left out because there was no connection, or because the breaker blocked
-calls, are reported by `supervision` and `health`.
+answered in time. Until then, combined lists wait for it only OWED_PART of its time: a server that never lists
+would hold up each client, and make all servers here late for another mcpmux in front of this one. Lists that
+were left out because there was no connection, or because the breaker blocked calls, are reported by
+`supervision` and `health`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from mcpmux.protocol.method import LISTS
 FIRST_PAUSE_SECONDS: Final = 1.0
 LAST_PAUSE_SECONDS: Final = 60.0
 GROWTH: Final = 2.0
+OWED_PART: Final = 0.2  # of the time for a list, while the server owes it
 TRIES: Final = 12  # in a row, within some eight minutes: a server may never be able to list something
 
 AskList = Callable[[str], Awaitable[object]]
@@ -53,6 +56,10 @@ class Relisting:
     def end(self) -> None:
         """Stop asking, as the connection has ended."""
         self._nursery = None
+
+    def owes(self, method: str) -> bool:
+        """Return whether clients have missed a list that the server has not sent since."""
+        return method in self._missed
 
     def missed(self, method: str) -> None:
         """Note that a client has got a list without this server."""
