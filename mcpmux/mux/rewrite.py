@@ -13,6 +13,7 @@ The Shapes below are the table, for items of lists, results, notifications, ques
 | related task in `_meta` of answers | back to the upstream's own task id |
 | `logger` of log messages | `upstream` or `upstream/logger` |
 | `data.uri` of errors | URI |
+| `data` of errors of another mcpmux | its upstreams as `upstream/name`; names and URIs that it suggests |
 | `_meta` of results | names mcpmux as the server, see `Signature` |
 
 Source: `basic/utilities/tasks`, 2025-11-25, and the Tasks extension (SEP-2663) for task ids; "_meta" in the
@@ -28,8 +29,10 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from mcpmux.errors import McpmuxError, RpcError
+from mcpmux.mux.report import LEFT_OUT, expose_upstream, left_out_in
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, SERVER_INFO
+from mcpmux.protocol.codes import OWN
 from mcpmux.protocol.envelope import (
     LARGE_BYTES,
     UNREADABLE,
@@ -44,6 +47,7 @@ from mcpmux.protocol.envelope import (
     raw,
     read_objects,
     text_of,
+    value_of,
 )
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -252,6 +256,7 @@ SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1:
 _PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
 """Types of content blocks, in their usual spelling, in which nothing is exposed."""
 
+_SUGGESTED: Final = re.compile(r"(; did you mean `)([^`]+)`\?\Z")  # see `config.report.suggestion`
 MESSAGE_LIMIT: Final = 10_000  # characters of an upstream's error in which a name is looked for
 # Nesting that is followed; what is deeper stays unchanged. Each level reads all that is in it once more.
 BLOCK_DEPTH: Final = 8  # of content blocks; in the specification a tool result has no other one in it
@@ -401,15 +406,43 @@ def expose_result(method: str, result: Fields, space: Space) -> Fields:
 
 
 def expose_error(error: RpcError, space: Space, own: str = "", shown: str = "") -> RpcError:
-    """Return an upstream's error with `data.uri` as clients see it.
+    """Return an upstream's error with `data.uri` as clients see it, and more if a mcpmux sent it.
 
     `own`: the name in the upstream's request, which its message then shows as `shown`.
     """
     message = _replace_word(error.message, own, shown) if own and own != shown else error.message
-    data = members_of(error.data) if isinstance(error.data, Raw) else {}
+    data, changed = members_of(error.data) if isinstance(error.data, Raw) else {}, Fields()
     if "uri" in data:
-        return RpcError(error.code, message, raw(_rewrite(data, {"uri": URI}, space.changes)))
+        changed["uri"] = _changed_text(data["uri"], space.expose_uri)
+    if data and (error.code in OWN or own in (text_of(data.get(NAME)), text_of(data.get(URI)))):
+        message = _expose_own_error(message, data, changed, space, shown)
+    if changed:
+        return RpcError(error.code, message, raw(data | changed))
     return error if message == error.message else RpcError(error.code, message, error.data)
+
+
+def _expose_own_error(message: str, data: Fields, changed: Fields, space: Space, shown: str) -> str:
+    """Return the message of an upstream that is itself a mcpmux, and put its `data` into `changed`, exposed.
+
+    It names its upstreams, and suggests names, which need this upstream's prefix for our clients.
+    """
+    if (name := text_of(data.get("upstream"))) is not None:
+        message = expose_upstream(message, name, space.upstream)
+        changed["upstream"] = raw(f"{space.upstream}/{name}")
+    if LEFT_OUT in data:
+        left_out = left_out_in({LEFT_OUT: value_of(data[LEFT_OUT])}, space.upstream)
+        changed[LEFT_OUT] = raw(left_out)
+        for name in left_out:
+            message = expose_upstream(message, name.partition("/")[2], space.upstream)
+    if NAME in data:
+        changed[NAME] = raw(shown)
+    expose = space.expose_uri if URI in data else space.expose_name
+    candidates = value_of(data.get("candidates")) or []
+    if isinstance(candidates, list) and all(isinstance(own, str) for own in candidates):
+        changed |= {"candidates": raw(list(map(expose, candidates)))} if candidates else {}
+        for own in candidates:
+            message = _replace_word(message, own, expose(own))
+    return _SUGGESTED.sub(lambda found: f"{found[1]}{expose(found[2])}`?", message)
 
 
 def _replace_word(message: str, own: str, shown: str) -> str:

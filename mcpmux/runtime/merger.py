@@ -27,6 +27,7 @@ from mcpmux.mux.cache import MERGED, PLAIN, CacheKey, Freshness, like, size_of, 
 from mcpmux.mux.item import ItemProblem, some_of
 from mcpmux.mux.merge import PAGE_LIMIT, Walk
 from mcpmux.mux.override import KIND_OF
+from mcpmux.mux.report import ITEMS, LEFT_OUT, LeftOut
 from mcpmux.mux.rewrite import NAMED_BY, expose_item
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.protocol.call import META, Call, Exchange, Notify
@@ -45,16 +46,6 @@ from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
-# Reports of upstreams whose part is missing, in an answer or in the error instead of it.
-#
-# `_meta` of the answer, or `data` of the error, has under `dev.mcpmux/upstreams` for each of them `{"name":
-# {"state": …, "reason": …}}`, in configuration order; removed upstreams come last.
-#
-# Problems of items, or of a whole list (without `item`), are under `dev.mcpmux/items`:
-# `{"name": [{"item": …, "problem": …, "leftOut": …}]}`. Items have the names that clients know.
-
-LEFT_OUT: Final = "dev.mcpmux/upstreams"
-ITEMS: Final = "dev.mcpmux/items"
 TOLD_LIMIT: Final = 20  # problems of one upstream's items in one answer, which goes to a model's context
 REMOVED: Final = "removed"  # the state of an upstream that is not configured any more
 _COMPLETE: Final = raw("complete")
@@ -63,7 +54,7 @@ Reasons = Mapping[str, str]
 """A sentence for each missing upstream, by its name."""
 
 
-def describe(registry: UpstreamRegistry, reasons: Reasons) -> dict[str, dict[str, str]]:
+def describe(registry: UpstreamRegistry, reasons: Reasons) -> dict[str, Mapping[str, str]]:
     """Return the states and reasons of the missing upstreams, in configuration order."""
     return {
         name: {"state": registry[name].state if name in registry else REMOVED, "reason": reasons[name]}
@@ -84,9 +75,8 @@ def _told(result: Fields, key: str, what: Mapping[str, object]) -> Fields:
     return result
 
 
-def incomplete(what: str, registry: UpstreamRegistry, reasons: Reasons, **more: object) -> RpcError:
+def incomplete(what: str, missing: LeftOut, **more: object) -> RpcError:
     """Return the error for an incomplete answer. `what`: the beginning of its message. `more`: its data."""
-    missing = describe(registry, reasons)
     sentences = "; ".join(entry["reason"] for entry in missing.values())
     return RpcError(UPSTREAM_UNAVAILABLE, f"{what}: {sentences}", {**more, LEFT_OUT: missing})
 
@@ -101,7 +91,7 @@ class Parts:
     """The parts of a combined page: when their fetch began, and how long and for whom they may be cached.
 
     `until`: trio's time up to which all parts are cached, None when one must not be. `personal`: whether a
-    part is not for all clients.
+    part is not for all clients. `left_out`: what upstreams have left out of their parts.
     """
 
     def __init__(self) -> None:
@@ -110,6 +100,7 @@ class Parts:
         self.until: float | None = math.inf
         self.personal = False
         self.problems: dict[str, list[ItemProblem]] = {}  # of items, by upstream
+        self.left_out: dict[str, Mapping[str, str]] = {}
 
     def take(self, found: CachedPage, *, for_all: bool) -> None:
         """Add a part. `for_all`: it is from a session that all clients share, not a private one."""
@@ -189,19 +180,20 @@ class Merger:
             await together(fetches)
             walk.end_round()
         cursor = walk.cursor(lambda positions: self.seal.seal(call.method, positions, call.principal.key))
-        if walk.failures and self.merging.strict:
-            raise incomplete("The list is not complete", self._registry, walk.failures)
+        missing = describe(self._registry, walk.failures) | parts.left_out
+        if missing and self.merging.strict:
+            raise incomplete("The list is not complete", missing)
         result = {"resultType": _COMPLETE, PAGED[call.method].items: walk.items()}
         if cursor is not None:
             result["nextCursor"] = raw(cursor)
-        result["ttlMs"] = raw(0 if walk.failures else parts.freshness.ttl_ms)
+        result["ttlMs"] = raw(0 if missing else parts.freshness.ttl_ms)
         # All pages of a list must have one scope ("Interaction with Pagination"), and the scope of a page to
         # come is not known yet. Besides, a cursor is for its principal only.
         is_whole = cursor is None and "cursor" not in call.params
         result["cacheScope"] = raw(parts.freshness.scope if is_whole else "private")
-        if walk.failures:
+        if missing:
             parts.until = None  # an incomplete list must not be given again when the missing upstream is back
-            result = mention(result, self._registry, walk.failures)
+            result = _told(result, LEFT_OUT, missing)
         if parts.problems or walk.problems:
             result = _told(result, ITEMS, await self._problems(call, walk, parts))
         return self._access.confined(result)
@@ -302,6 +294,7 @@ class Merger:
             hidden = 0 if items is cached.page.items else len(cached.page.items) - len(items)
             walk.take_page(position, items, page.following, limit, names=page.texts, hidden=hidden)
             parts.freshness.take(page.result)
+            parts.left_out |= page.left_out
             if page.problems:
                 parts.problems.setdefault(upstream.name, []).extend(page.problems)
 

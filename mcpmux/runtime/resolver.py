@@ -31,9 +31,10 @@ from mcpmux.mux.view import KIND_OF_LIST, UPSTREAMS, BadNarrowing, globs_in
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.envelope import members_of
 from mcpmux.protocol.principal import NARROWED, Principal
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.merger import Merger, Reasons, incomplete
+from mcpmux.runtime.merger import Merger, Reasons, describe, incomplete
 from mcpmux.transports.inline import TURN_SECONDS, in_task, next_turn, together
 from mcpmux.upstreams.lists import names_of
 from mcpmux.upstreams.registry import UpstreamRegistry
@@ -139,7 +140,8 @@ class Resolver:
         candidates, missing, all_meant = owners
         # With one candidate a missing upstream is only mentioned in the answer, unless merging is strict.
         if missing and len(candidates) < 2 and (not candidates or self._merger.merging.strict):
-            raise incomplete(f"It is not known who owns {wanted}", self._registry, missing, **refusal.data)
+            left_out = describe(self._registry, missing)
+            raise incomplete(f"It is not known who owns {wanted}", left_out, **refusal.data)
         if len(candidates) == 1:
             return candidates[0]
         if not candidates:
@@ -288,7 +290,7 @@ class VisibleNames:
         """Return the error; if it means that `text` does not exist, with the nearest visible name added."""
         if error.code not in _NOT_FOUND or text not in error.message or "did you mean" in error.message:
             return error
-        if isinstance(error.data, dict) and "candidates" in error.data:  # it names what is meant already
+        if "candidates" in members_of(error.data):  # it names what is meant already
             return error
         await in_task()
         near = None

@@ -14,6 +14,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.lru import Lru
+from mcpmux.mux.report import LEFT_OUT
 from mcpmux.mux.search import (
     CALL_TOOL,
     FIND_TOOLS,
@@ -31,7 +32,7 @@ from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_list, encode, members_of, raw, value_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.merger import LEFT_OUT, walk_pages
+from mcpmux.runtime.merger import walk_pages
 from mcpmux.transports.inline import in_task
 
 INDEXES_KEPT: Final = 16  # of lists of tools, which differ between principals with other rights

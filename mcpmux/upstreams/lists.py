@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Collection, Iterable
-from itertools import compress
+from itertools import compress, starmap
 from operator import and_
 from typing import Final, NamedTuple
 
@@ -22,8 +22,9 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.item import ItemProblem, some_of
 from mcpmux.mux.listing import Listing
 from mcpmux.mux.merge import Walk, expose_list
+from mcpmux.mux.report import left_out_in, problems_in, reports_in
 from mcpmux.mux.seal import Position
-from mcpmux.protocol.call import Call, check_complete
+from mcpmux.protocol.call import META, Call, check_complete
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import decode_fields, raw, text_of
 from mcpmux.protocol.method import PAGED
@@ -73,10 +74,13 @@ async def find_page(
         following, problems = text_of(result.get("nextCursor")), listed.problems
         if following is None and bytes(result.get("nextCursor", b"null")) != b"null":
             problems = [*problems, _BAD_CURSOR]
+        reports = reports_in(result.get(META))
+        problems = [*problems, *starmap(ItemProblem, problems_in(reports))] if reports else problems
         if problems:
             report(upstream, method, problems)
+        left_out = left_out_in(reports, upstream.name)
         size = 2 * len(memoryview(result[kind.items]))
-        return Page(listed.names, listed.items, following, hints, size, problems)
+        return Page(listed.names, listed.items, following, hints, size, problems, left_out)
 
     if upstream.status.connection is None:
         await in_task()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -41,6 +42,7 @@ from mcpmux.mux.cache import (
     ttl_of,
 )
 from mcpmux.mux.item import ItemProblem
+from mcpmux.mux.report import LeftOut
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import Notification, members_of, raw, text_of
@@ -92,6 +94,7 @@ class Page(NamedTuple):
 
     `texts`: the upstream's own names or URIs of the items, None for one that has none. `result`: at least the
     caching hints. `size`: bytes of items and texts, about. `problems`: what was mended or left out.
+    `left_out`: the upstreams that the upstream, itself a mcpmux, has left out.
     """
 
     texts: Sequence[str | None]
@@ -100,6 +103,7 @@ class Page(NamedTuple):
     result: Fields
     size: int = 0
     problems: Sequence[ItemProblem] = ()
+    left_out: LeftOut = MappingProxyType({})
 
 
 class CachedPage(NamedTuple):

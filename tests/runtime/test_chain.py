@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from mcpmux.clients.stdio_client import serve_messages
+from mcpmux.config import Merging
 from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import ScriptedServer
 from tests.runtime.world import World, open_world
@@ -31,7 +32,7 @@ class Inner(ScriptedServer):
 
 @asynccontextmanager
 async def open_chain(
-    servers: Mapping[str, ScriptedServer | None], leg: str, **outer: Any
+    servers: Mapping[str, ScriptedServer | None], leg: str
 ) -> AsyncIterator[tuple[World, World]]:
     """Open mcpmux in front of `inner`, which is mcpmux in front of `servers`. Yield both.
 
@@ -39,9 +40,12 @@ async def open_chain(
     """
     async with (
         open_world(servers) as inner,
-        open_world({"inner": Inner(inner)}, settings={"inner": {"revision": leg}}, **outer) as world,
+        open_world({"inner": Inner(inner)}, settings={"inner": {"revision": leg}}) as world,
     ):
         yield world, inner
+
+
+RESOURCE = {"uri": "memo:1", "name": "one"}
 
 
 def tool(name: str) -> Json:
@@ -71,3 +75,54 @@ async def test_a_server_that_never_lists_costs_the_others_no_more_than_one_list(
             assert [item["name"] for item in answer["result"]["tools"]] == ["inner__docs__find"]
             assert trio.current_time() - began < 3
             await trio.sleep(100)
+
+
+@pytest.mark.parametrize(("down", "leg"), LEGS)
+async def test_what_is_missing_behind_is_reported_in_front(down, leg, autojump_clock):
+    bad = {"name": "bad", "inputSchema": 1, "description": "x"}
+    servers = {"docs": ScriptedServer(tools=[tool("find"), {"name": 1}, bad]), "gone": None}
+    async with open_chain(servers, leg) as (world, inner):
+        result = await (await world.open_client(down)).request("tools/list")
+        behind = await (await inner.open_client(down)).request("tools/list")
+    [(name, entry)] = result["_meta"]["dev.mcpmux/upstreams"].items()
+    assert (name, entry["state"]) == ("inner/gone", "down")
+    assert entry["reason"].startswith("Upstream 'inner/gone' is not available: ")
+    [of_docs] = behind["_meta"]["dev.mcpmux/items"].values()
+    assert len(of_docs) == 2
+    assert result["_meta"]["dev.mcpmux/items"] == {
+        "inner": [
+            problem | {"item": f"inner__{problem['item']}"}
+            if "item" in problem
+            else problem | {"problem": f"docs: {problem['problem']}"}
+            for problem in of_docs
+        ]
+    }
+    async with open_chain({"gone": None}, leg) as (world, _):
+        world.mux.merger.merging = Merging(strict=True)
+        error = await (await world.open_client(down)).refusal("tools/list")
+        assert error["code"] == -31001
+        assert list(error["data"]["dev.mcpmux/upstreams"]) == ["inner/gone"]
+
+
+@pytest.mark.parametrize(("down", "leg"), LEGS)
+async def test_errors_behind_have_the_names_of_the_clients_in_front(down, leg, autojump_clock):
+    async with open_chain({"docs": ScriptedServer(tools=[tool("find")]), "gone": None}, leg) as (world, _):
+        client = await world.open_client(down)
+        error = await client.refusal("tools/call", {"name": "inner__gone__x"})
+        assert error["message"].startswith("Upstream 'inner/gone' is not available: ")
+        assert error["data"]["upstream"] == "inner/gone"
+        error = await client.refusal("tools/call", {"name": "inner__x"})
+        assert error["message"].startswith("It is not known who owns inner__x: Upstream 'inner/gone' is not ")
+        assert error["data"]["name"] == "inner__x"
+        assert list(error["data"]["dev.mcpmux/upstreams"]) == ["inner/gone"]
+
+    twins = {name: ScriptedServer(tools=[tool("find")], resources=[RESOURCE]) for name in ("docs", "web")}
+    async with open_chain(twins, leg) as (world, _):
+        client = await world.open_client(down)
+        error = await client.refusal("tools/call", {"name": "inner__find"})
+        assert error["data"]["candidates"] == ["inner__docs__find", "inner__web__find"]
+        assert error["message"].endswith("ask for inner__docs__find or inner__web__find")
+        error = await client.refusal("resources/read", {"uri": "inner+memo:1"})
+        assert error["data"]["candidates"] == ["inner+docs+memo:1", "inner+web+memo:1"]
+        error = await client.refusal("tools/call", {"name": "inner__docs_find"})
+        assert error["message"].endswith("; did you mean `inner__docs__find`?")

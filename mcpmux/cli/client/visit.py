@@ -28,6 +28,7 @@ from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
 from mcpmux.mux.override import NotJudged, find_mistake
+from mcpmux.mux.report import ITEMS, LEFT_OUT
 from mcpmux.printable import printable, printable_lines
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, META, PROGRESS_TOKEN, Call, Event, Notify, is_complete
@@ -35,7 +36,6 @@ from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST
 from mcpmux.protocol.envelope import decode_any, raw, text_of, value_of
 from mcpmux.protocol.input_requests import Wish, error_response
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.runtime.merger import ITEMS, LEFT_OUT
 from mcpmux.runtime.round_trips import end_rounds
 
 
