@@ -61,6 +61,7 @@ from mcpmux.mux.breaker import Comeback
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import (
+    BUSY,
     HEADER_MISMATCH,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -361,7 +362,9 @@ class HttpChannel(Channel):
             if status in REFUSALS and (peer.legacy or not usual):
                 self.doubtful = True
             if status in (TOO_MANY_REQUESTS, UNAVAILABLE):  # the status counts, even with an error object
-                raise peer.status_error(response, body)
+                error = peer.status_error(response, body)
+                error.is_busy = error.is_busy or (isinstance(message, ErrorReply) and message.code == BUSY)
+                raise error
         answer = as_answer(message, pending)
         if isinstance(answer, ErrorReply) and status >= 400:
             raise HttpErrorReply(status, peer.masked(answer))

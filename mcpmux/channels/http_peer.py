@@ -219,6 +219,7 @@ class HttpStatusError(TransportError):
     """A status without an MCP message. `retry_after`: seconds until the server wants the next request.
 
     `meant`: the server's text for the client, such as an `error_description`. `body` is for the operator.
+    `is_busy`: whether the server has not begun the request, as it has too much to do (429, Busy of a mcpmux).
     """
 
     def __init__(
@@ -242,6 +243,7 @@ class HttpStatusError(TransportError):
             self.quoted = f"; the server says: {words}" if more else f": {words}"
         self.status = status
         self.retry_after = retry_after
+        self.is_busy = status == TOO_MANY_REQUESTS
 
 
 def nonsense(

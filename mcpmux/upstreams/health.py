@@ -32,7 +32,7 @@ from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import MORE, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Breaker, BreakerState, Comeback
 from mcpmux.protocol import method as m
-from mcpmux.protocol.codes import BUSY, TOO_MANY_REQUESTS, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.upstreams.connection import Connection
@@ -236,12 +236,12 @@ class Health:
     def lost(self, error: TransportError) -> RpcError:
         """Note that a call was lost, and return the error for its client."""
         refusal = error if isinstance(error, HttpStatusError) else None
+        is_busy = refusal is not None and refusal.is_busy
         # A status below 500 is an answer: the server is alive, though it refuses this request.
-        if refusal is None or refusal.status >= 500:
+        if refusal is None or (refusal.status >= 500 and not is_busy):
             self.failed()
         else:
             self.answered()
-        is_busy = refusal is not None and refusal.status == TOO_MANY_REQUESTS
         code, what = (BUSY, "is busy") if is_busy else (UPSTREAM_UNAVAILABLE, "was lost")
         wish = refusal.retry_after if refusal is not None else None
         status = self._status

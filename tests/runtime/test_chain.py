@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
+from mcpmux import app
 from mcpmux.clients.stdio_client import serve_messages
-from mcpmux.config import Merging
+from mcpmux.config import Config, Http, Merging, Upstream
+from mcpmux.mux.breaker import FAILURES
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import open_memory_pipes
 from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import ScriptedServer
+from tests.runtime.http_front import start_endpoint
 from tests.runtime.world import World, open_world
 
 LEGS = [(MODERN, MODERN), (LEGACY, MODERN), (MODERN, LEGACY), (LEGACY, LEGACY)]
@@ -126,3 +132,34 @@ async def test_errors_behind_have_the_names_of_the_clients_in_front(down, leg, a
         assert error["data"]["candidates"] == ["inner+docs+memo:1", "inner+web+memo:1"]
         error = await client.refusal("tools/call", {"name": "inner__docs_find"})
         assert error["message"].endswith("; did you mean `inner__docs__find`?")
+
+
+async def test_busy_behind_is_busy_in_front_over_http():
+    """The request was not begun. As -31001, it may have been carried out, and the server is not well."""
+    began = trio.Event()
+
+    async def wait(_server: Any, _params: Json, _message: Json) -> Json:
+        began.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    server = ScriptedServer(tools=[tool("wait")], handlers={"tools/call": wait})
+    limits = {"docs": {"max_in_flight": 1, "max_waiting": 0}}
+    with trio.fail_after(30):
+        async with open_world({"docs": server}, settings=limits) as inner, trio.open_nursery() as nursery:
+            _, port = await start_endpoint(nursery, inner.mux.service)
+            target = Http(f"http://127.0.0.1:{port}/mcp")
+            config = Config(upstreams=(Upstream(name="inner", target=target, era="newest"),))
+            async with app.open_mux(config) as mux:
+                ours, theirs = open_memory_pipes()
+                nursery.start_soon(serve_messages, theirs, mux.service)
+                client = ScriptedClient(ours)
+                await client.start("tools/call", {"name": "inner__docs__wait"})
+                while not inner.mux.upstreams["docs"].status.in_flight:
+                    await trio.lowlevel.checkpoint()
+                for _ in range(FAILURES):
+                    error = await client.refusal("tools/call", {"name": "inner__docs__wait"})
+                    assert error["code"] == -31003
+                    assert error["data"]["retryAfterSeconds"] == 1
+                assert not mux.upstreams["inner"].status.breaker.doubtful
+                nursery.cancel_scope.cancel()
