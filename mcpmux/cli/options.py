@@ -241,8 +241,8 @@ def load_config(
 ) -> Config:
     """Return the configuration of `target` and the options, and redact the log by it.
 
-    `known_file`: `target` was found to be a file before; the log stays as it is. Raises ConfigError, or
-    Mistake when there is none.
+    `known_file`: `target` was found to be a file before; the redaction of the log does not change. Raises
+    ConfigError, or Mistake when there is none.
     """
     added = parse_upstream_arguments(upstreams)
     if target is not None:

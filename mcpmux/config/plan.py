@@ -8,8 +8,8 @@ Rules
     the user is informed. Whether listeners ask for tokens at all only changes at a start.
 
 Laws: the plan from a configuration to itself is empty; no upstream is in two parts of a plan; the old names
-without `removed` and with `added` are the new names; the plan back removes what this one adds; nothing is
-pending in what is in force.
+without `removed` and with `added` are the new names; the plan back removes what this one adds; to
+what is in force no setting is pending.
 """
 
 from __future__ import annotations

@@ -71,10 +71,3 @@ def test_a_terminal_gets_no_text_that_moves_other_text(monkeypatch: pytest.Monke
     assert screen
     assert "\\u202e" in shown
     assert shown.isprintable()
-
-
-def test_a_closed_standard_output_is_no_terminal(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    is_terminal = is_screen()
-    monkeypatch.undo()
-    assert is_terminal is False

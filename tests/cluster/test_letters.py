@@ -196,14 +196,14 @@ async def test_certificates_between_replicas_are_renewed(tmp_path: Path):
             await client.tell(there, NOTHING)
             client.close()
             issue()
-            wanted = Config(
+            settings = Config(
                 upstreams=(upstream("docs"),),
                 cluster=Cluster(listener=ReplicaListener(tls=ours), peers=peers),
             ).tls
-            assert await replica.certificates.renew(wanted) == ("cluster.listener", "cluster.peers")
+            assert await replica.certificates.renew(settings) == ("cluster.listener", "cluster.peers")
 
 
-async def test_a_file_for_other_replicas_that_is_of_no_use_is_reported_at_the_start(tmp_path: Path):
+async def test_an_unusable_file_for_peers_is_reported_at_the_start(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"cluster\.peers: tls\.ca: .*missing"):
         async with open_alone(peers=ClientTls(ca=str(tmp_path / "missing.pem"))):
             pass

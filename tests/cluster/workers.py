@@ -51,8 +51,8 @@ class InsteadOfProcess:
     async def run(self) -> None:
         try:
             with self.scope:
-                _, _, start = await self._control.receive()
-                await self.worker.run(*start, self.ready.set)
+                _, _, (started, config, folder, drained) = await self._control.receive()
+                await self.worker.run(started, config, folder, drained, self.ready.set)
         finally:
             self.close()
             self.returncode = 0

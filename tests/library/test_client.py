@@ -119,7 +119,7 @@ async def test_a_listen_that_makes_no_sense_is_refused(autojump_clock):
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
-async def test_an_error_inside_a_listen_leaves_it_and_the_mux_in_no_group(error, autojump_clock):
+async def test_an_error_in_a_listen_leaves_all_in_no_group(error, autojump_clock):
     with pytest.raises(error):
         async with open_local({"x": Subscribable(MODERN)}) as (_, client), client.listen(lists=["tools"]):
             raise error

@@ -64,7 +64,7 @@ async def hang(_server: Any, _params: Json, _message: Json) -> Json:
 
 
 @pytest.mark.parametrize(("down", "leg"), LEGS)
-async def test_a_server_that_never_lists_costs_the_others_no_more_than_one_list(down, leg, autojump_clock):
+async def test_a_server_that_never_lists_delays_one_list_only(down, leg, autojump_clock):
     """Both have the same time for a list, so a whole wait behind is too late in front."""
     silent = ScriptedServer(tools=[], handlers={"tools/list": hang})
     servers = {"docs": ScriptedServer(tools=[tool("find")]), "silent": silent}
@@ -89,11 +89,11 @@ async def test_what_is_missing_behind_is_reported_in_front(down, leg, autojump_c
     servers = {"docs": ScriptedServer(tools=[tool("find"), {"name": 1}, bad]), "gone": None}
     async with open_chain(servers, leg) as (world, inner):
         result = await (await world.open_client(down)).request("tools/list")
-        behind = await (await inner.open_client(down)).request("tools/list")
+        result_behind = await (await inner.open_client(down)).request("tools/list")
     [(name, entry)] = result["_meta"]["dev.mcpmux/upstreams"].items()
     assert (name, entry["state"]) == ("inner/gone", "down")
     assert entry["reason"].startswith("Upstream 'inner/gone' is not available: ")
-    [of_docs] = behind["_meta"]["dev.mcpmux/items"].values()
+    [of_docs] = result_behind["_meta"]["dev.mcpmux/items"].values()
     assert len(of_docs) == 2
     assert result["_meta"]["dev.mcpmux/items"] == {
         "inner": [

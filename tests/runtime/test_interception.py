@@ -617,7 +617,7 @@ async def test_built_in_interceptors_refuse_delay_and_redact(autojump_clock):
         assert error["message"] == "Refused by chaos: it fails on purpose"
 
 
-async def test_what_is_named_by_a_secret_is_left_out_of_lists_and_refused(autojump_clock):
+async def test_what_is_named_by_a_secret_is_hidden_and_refused(autojump_clock):
     secret = "x+https://h/a?token=abcdefghijklmnop1234"
     named = [{"uri": uri, "name": "a"} for uri in ("file:///a", secret[2:])]
     server = ScriptedServer(resources=named, handlers={"resources/read": echo})
@@ -652,8 +652,8 @@ async def test_a_question_for_a_secret_is_asked_and_its_answer_refused(down, aut
     ask = {"mode": "form", "message": "Which?", "requestedSchema": {"type": "object", "properties": {}}}
 
     async def question(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
-        asked = {"password": {"method": "elicitation/create", "params": ask}}
-        return {"resultType": "input_required", "inputRequests": asked, "requestState": "s"}
+        requests = {"password": {"method": "elicitation/create", "params": ask}}
+        return {"resultType": "input_required", "inputRequests": requests, "requestState": "s"}
 
     server, questions = ScriptedServer(tools=TOOLS, handlers={"tools/call": question}), list[Json]()
     redact = (Intercept(builtin="redact", refuse_as="tool_error"),)

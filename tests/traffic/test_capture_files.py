@@ -82,7 +82,7 @@ def test_names_sort_by_time_and_say_whose_they_are():
     assert file_name(1e9, "ff", 2) < file_name(1e9 + 1, "00", 1)
 
 
-def test_files_of_a_run_stay_in_order_when_the_system_time_is_set_back(tmp_path: Path):
+def test_files_stay_in_order_when_the_time_is_set_back(tmp_path: Path):
     run = Run(RUN.name, 100.0, 1e9)
     capture = CaptureWriter(tmp_path, run, 1, 3600.0, compress=False)
     write(capture, line(1), 110)

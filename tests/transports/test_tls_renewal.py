@@ -89,31 +89,32 @@ async def test_the_authorities_of_clients_are_replaced(certificates: Certificate
 async def test_files_that_are_of_no_use_change_nothing_anywhere(certificates: Certificates, tmp_path: Path):
     served = TlsContexts()
     (tmp_path / "b").mkdir()
-    one, other = tls_in(tmp_path, certificates), tls_in(tmp_path / "b", certificates)
-    good = await served.open("listener a:1", one)
+    ours, other = tls_in(tmp_path, certificates), tls_in(tmp_path / "b", certificates)
+    good = await served.open("listener a:1", ours)
     await served.open("listener b:1", other)
     shutil.copy(certificates.elsewhere, tmp_path / "certificate")
     shutil.copy(certificates.elsewhere_key, tmp_path / "key")
     shutil.copy(certificates.elsewhere, tmp_path / "b" / "certificate")  # and not yet its key
     with pytest.raises(ConfigError, match=r"listener b:1: tls\.key: .*not that of the certificate"):
-        await served.renew([one, other])
+        await served.renew([ours, other])
     shake_hands(good, certificates, "localhost")
     shutil.copy(certificates.elsewhere_key, tmp_path / "b" / "key")
-    assert await served.renew([one, other]) == ("listener a:1", "listener b:1")
+    assert await served.renew([ours, other]) == ("listener a:1", "listener b:1")
 
 
 async def test_files_whose_settings_are_gone_are_not_read(certificates: Certificates, tmp_path: Path):
     """A listener goes on with what it has, until the next start."""
     served = TlsContexts()
     shutil.copy(certificates.ca, ca := tmp_path / "ca")
-    one, other = tls_in(tmp_path, certificates), ClientTls(ca=str(ca))
-    current = await served.open("listener a:1", one)
+    ours, other = tls_in(tmp_path, certificates), ClientTls(ca=str(ca))
+    current = await served.open("listener a:1", ours)
     towards = await served.open("upstream b", other)
     for name in ("certificate", "key", "ca"):
         (tmp_path / name).unlink()
-    for wanted, place in [(one, "listener a:1"), (other, "upstream b")]:
+    settings: dict[str, ServerTls | ClientTls] = {"listener a:1": ours, "upstream b": other}
+    for place, tls in settings.items():
         with pytest.raises(ConfigError, match=rf"^{place}: .*no such file"):
-            await served.renew([wanted])
+            await served.renew([tls])
     assert await served.renew([]) == ()
     shake_hands(current, certificates, "localhost")
     shutil.copy(certificates.ca, ca)
