@@ -44,6 +44,8 @@ log = structlog.get_logger()
 
 # A legacy server may be silent on `server/discover`; a slow start must not look like that.
 PROBE_SECONDS = 5.0
+# After a modern session, with a probe of any length; then an older version may have taken the server's place.
+PATIENT_ATTEMPTS: Final = 5
 NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 SURE_SECONDS: Final = 5.0  # after a check of a server until the next, so that many errors cost one check
 
@@ -231,14 +233,16 @@ class Eras(enum.Enum):
     LEGACY_ONLY = enum.auto()
 
 
-async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
-    """Return the facts of a modern server, None for a legacy one. Raises RemoteProtocolError for a newer one.
+async def _discover(channel: Channel, client_info: Raw, seconds: float = PROBE_SECONDS) -> ServerFacts | None:
+    """Return the facts of a modern server, None for a legacy one or one that is silent for `seconds`.
+
+    Raises RemoteProtocolError for a newer one.
 
     A server that refuses a version which it lists is asked once more: "The client SHOULD select a mutually
     supported version from the `supported` list and retry the request" (Versioning, 2026-07-28).
     """
     call = handshake.discover_call(client_info)
-    with trio.move_on_after(PROBE_SECONDS):
+    with trio.move_on_after(seconds):
         try:
             try:
                 result = await channel.exchange(call, ignore_event)
@@ -259,7 +263,7 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
 
 
 class SessionOpener:
-    """Opens connections to one server, and remembers which era to try first. `eras`: their order now."""
+    """Opens connections to one server, and remembers its era. `eras`: their order now."""
 
     def __init__(self, client_info: Raw, capabilities: Raw, eras: Eras, revision: str | None = None) -> None:
         """`capabilities`: of the client or clients, for a legacy server.
@@ -268,6 +272,7 @@ class SessionOpener:
         """
         self._client_info, self._capabilities, self._revision = client_info, capabilities, revision
         self.eras = eras if revision in (None, NEWEST) else Eras.LEGACY_ONLY
+        self._patient_attempts = 0  # that are left since its last modern session
 
     async def connect(self, channel: Channel, seconds: float) -> Connection:
         """Find out the server's era and open a connection within `seconds`, the setting `connect_timeout`.
@@ -295,7 +300,10 @@ class SessionOpener:
 
     async def _connect(self, channel: Channel) -> Connection:
         probe = self._revision == NEWEST or (self.eras is Eras.MODERN_FIRST and not channel.legacy_only)
-        facts = await _discover(channel, self._client_info) if probe else None
+        # A server of both eras that hangs for a while must not get a legacy session for that.
+        patience = math.inf if self._patient_attempts else PROBE_SECONDS
+        self._patient_attempts = max(0, self._patient_attempts - 1)
+        facts = await _discover(channel, self._client_info, patience) if probe else None
         if facts is None:
             try:
                 return await self._initialize(channel)
@@ -311,6 +319,7 @@ class SessionOpener:
                 if facts is None:
                     raise refusal from None
         channel.settle(facts)
+        self._patient_attempts = PATIENT_ATTEMPTS
         return Connection(channel, facts, self._client_info)
 
     async def _initialize(self, channel: Channel) -> Connection:

@@ -632,6 +632,28 @@ async def test_a_server_that_dies_of_the_probe_is_started_without_it(autojump_cl
         assert "old+a:1" in [item["uri"] for item in result["resources"]]
 
 
+async def test_a_server_of_both_eras_that_hangs_stays_modern(autojump_clock):
+    class Both(ScriptedServer):
+        hangs = False
+
+        async def handle(self, method: str, params: Json, message: Json) -> Json:
+            if method == "server/discover" and self.hangs:
+                await trio.sleep(20)
+            if method == "initialize":
+                return self._initialize() | {"protocolVersion": LEGACY}
+            return await super().handle(method, params, message)
+
+    server = Both(resources=[resource("a:1")])
+    async with open_world({"docs": docs(), "both": server}) as world:
+        await world.client().request("resources/list")
+        server.hangs = True
+        await server._pipe.aclose()
+        await trio.sleep(60)
+        upstream = world.mux.upstreams["both"]
+        assert upstream.state == "ready"
+        assert upstream.facts is not None and upstream.facts.revision == server.revision
+
+
 async def test_a_silent_server_is_legacy_after_the_probe(autojump_clock):
     server = ScriptedServer(LEGACY, resources=[resource("a:1")], handlers={"server/discover": hang})
     async with open_world({"docs": docs(), "old": server}) as world:
