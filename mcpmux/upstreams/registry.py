@@ -112,6 +112,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         self._arrival = trio.lowlevel.ParkingLot()  # tasks that wait for the next client
         self._numbers = itertools.count(1)
         self._nursery: trio.Nursery | None = None
+        self.waits_for_clients = True  # whether a session waits for their answers before another replaces it
 
     def __getitem__(self, name: str) -> Upstream:
         return self._shared[name]
@@ -201,7 +202,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         with trio.move_on_after(RETIRE_SECONDS):
             await upstream.idle()
             # Clients cannot name an upstream any more that is not there.
-            while upstream.status.parked and name in self._shared:
+            while self.waits_for_clients and upstream.status.parked and name in self._shared:
                 await trio.sleep(LOOK_SECONDS)
                 await upstream.idle()
         if number := upstream.status.in_flight:

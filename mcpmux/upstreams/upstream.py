@@ -125,7 +125,7 @@ class Upstream:
         """
         seconds = self.patience(call.method)
         status = self.status
-        if status.held is not None and call.text(STATE) not in status.parked:
+        if status.held is not None and STATE not in call.params:
             raise status.error(UPSTREAM_UNAVAILABLE, status.held)
         if self.health.silent:  # only then can the breaker be open: most calls skip the look
             status.check_breaker()
@@ -322,7 +322,7 @@ class Upstream:
         self._idle = None
 
     def hold(self, reason: str | None) -> None:
-        """Take no more exchanges; None: take them again. Those in flight and parked calls go on.
+        """Take no more exchanges; None: take them again. Those in flight go on, also by answers of clients.
 
         `reason`: the rest of a sentence that begins with the upstream's name.
         """

@@ -140,9 +140,11 @@ async def test_what_is_in_flight_is_finished_by_the_session_that_began_it(change
 
 
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
-@pytest.mark.parametrize("change", ["drain", "restart", "target"])
-async def test_a_question_that_is_open_is_answered_in_the_session_that_asks(change, down, autojump_clock):
-    async with open_world({"docs": docs(), "x": Curious(LEGACY, ASKING)}) as world:
+@pytest.mark.parametrize(
+    ("up", "change"), [(LEGACY, "drain"), (LEGACY, "restart"), (LEGACY, "target"), (MODERN, "drain")]
+)
+async def test_a_question_that_is_open_is_answered_in_the_session_that_asks(up, change, down, autojump_clock):
+    async with open_world({"docs": docs(), "x": Curious(up, ASKING)}) as world:
         client, call = await world.open_client(down, CAPABILITIES), {"name": "x__t"}
         request = await client.start("tools/call", call)
         question = await client.receive()
@@ -151,7 +153,8 @@ async def test_a_question_that_is_open_is_answered_in_the_session_that_asks(chan
             become(world, upstream("docs"), upstream("x", target=OTHER))
         else:
             world.mux.act(change, "x")
-        assert world.mux.upstreams["x"].state == ("draining" if change == "drain" else "connecting")
+        if up == LEGACY:  # else no call is open meanwhile
+            assert world.mux.upstreams["x"].state == ("draining" if change == "drain" else "connecting")
         await trio.sleep(RETIRE_SECONDS / 2)
         response = ASKED[ASKING][1]
         if down == LEGACY:

@@ -87,6 +87,8 @@ class SharedUpstream:
                         await self.former.ended.wait()
                         self.former = None
                     async with open_mux(self.config) as self.mux, trio.open_nursery() as nursery:
+                        # Workers wait for the next process meanwhile, and could bring no answer.
+                        self.mux.upstreams.waits_for_clients = False
                         nursery.start_soon(self._tell_when_ready, self.mux)
                         serve_one = partial(self._serve, self.mux)
                         await serve_streams([listener], serve_one, self._leaving, CONNECTIONS, CONNECTIONS)
