@@ -329,8 +329,8 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
     if value_at(result.get(META), (RELATED_TASK,)) != value_at(decoded(old.get(META)), (RELATED_TASK,)):
         raise BadVerdict("it changes the task in `_meta`")
     if result.get("resultType", "complete") != "complete":
-        requests, asked = result.get("inputRequests", {}), decoded(old.get("inputRequests"), dict)
-        if not isinstance(requests, dict) or _methods_in(requests) != _methods_in(asked):
+        requests, former = result.get("inputRequests", {}), decoded(old.get("inputRequests"), dict)
+        if not isinstance(requests, dict) or _methods_in(requests) != _methods_in(former):
             raise BadVerdict("it changes which questions are asked")
         return changed
     if method in _HOLDING and not {"task", "taskId"} & old.keys():
