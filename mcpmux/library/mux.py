@@ -27,7 +27,7 @@ from mcpmux.app.interceptors import NO_FUNCTIONS, Functions, check_interceptors
 from mcpmux.app.observers import open_observers
 from mcpmux.clients.memory_client import raw_given
 from mcpmux.config import Admin, Config
-from mcpmux.errors import ConfigError, LocalProtocolError, RpcError
+from mcpmux.errors import ConfigError, LocalProtocolError, McpmuxError, RpcError
 from mcpmux.hosts.configuration import read_config, read_mapping
 from mcpmux.library.client import Client, as_raised
 from mcpmux.logs import set_up_logs, tell_notes
@@ -38,6 +38,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.outcome import outcome_of
 from mcpmux.transports.inline import AT_ONCE
+from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.supervision import OpenChannel
 
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
@@ -267,16 +268,22 @@ async def _open(
     config: Config, open_channel: OpenChannel | None, functions: Functions
 ) -> AsyncIterator[LocalMux]:
     feed = ExchangeFeed()
-    async with (
-        open_observers(attrs.evolve(config, admin=Admin()), first=(feed,)) as observers,
-        app.open_mux(config, open_channel, observers.tap, observers.trace, functions=functions) as mux,
-    ):
-        await mux.upstreams.settled(legacy=False)
-        local = LocalMux(mux, feed)
-        try:
-            yield local
-        finally:
-            local.end()
+    try:
+        async with (
+            open_observers(attrs.evolve(config, admin=Admin()), first=(feed,)) as observers,
+            app.open_mux(config, open_channel, observers.tap, observers.trace, functions=functions) as mux,
+        ):
+            await mux.upstreams.settled(legacy=False)
+            local = LocalMux(mux, feed)
+            try:
+                yield local
+            finally:
+                local.end()
+    except BaseExceptionGroup as group:  # records that cannot be kept
+        match leaves_of(group):
+            case [McpmuxError() as error]:
+                raise error from None
+        raise
 
 
 _threads: list[int] = []  # the thread of each open mux

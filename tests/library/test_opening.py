@@ -20,6 +20,7 @@ from mcpmux.config.views import Parameter
 from mcpmux.errors import ConfigError, LocalProtocolError, RpcError
 from mcpmux.library import open_mux
 from mcpmux.library.mux import load
+from mcpmux.traffic.audit.chain import AuditUnusable
 from mcpmux.traffic.record import decode_record
 from mcpmux.upstreams.supervision import STARTUP_PART, STARTUP_SECONDS
 from tests.library.servers import Worker, config_of, open_local
@@ -164,11 +165,16 @@ async def test_what_a_program_asks_is_captured_on_both_sides(tmp_path: Path):
 
 
 async def test_what_a_program_asks_is_in_the_audit_log(tmp_path: Path):
+    capture = Capture(level="full", directory=str(tmp_path / "capture"))
     async with (
         open_local({"x": Worker(), "y": Worker()}, audit=Audit(directory=str(tmp_path))) as (mux, _),
         mux.client("alice") as client,
     ):
         await client.request("tools/call", {"name": "x__work"})
+        settings = {"audit": Audit(directory=str(tmp_path)), "capture": capture}
+        with pytest.raises(AuditUnusable):  # in no group
+            async with open_local({"x": Worker()}, **settings):
+                pytest.fail("two keep one log")
     requests = [
         tuple(map(json.loads(line).get, ("principal", "method", "target"))) for line in lines_in(tmp_path)
     ]
