@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -52,6 +53,7 @@ log = structlog.get_logger()
 
 FIRST_CLIENT_SECONDS: Final = 45.0  # that a server waits for a client; SDKs wait a minute for an answer
 CURSOR_KEY_BYTES = 32
+INSTANCE_DIGITS: Final = 16  # hexadecimal ones, of 64 bits
 DRAINED = "is being drained by whoever runs mcpmux; try again later"
 # Host apps wait two seconds before they terminate us, and two more before they kill us.
 STOP_LADDER = StopLadder(close_seconds=1.5, terminate_seconds=2.0)
@@ -96,6 +98,8 @@ class Mux:
         self._watch = partial(Watch, tap, trace=trace) if tap is not None else None
         self._replicas = replicas
         self._parts = 1  # the number of replicas among which the limits of upstreams are divided
+        key = _key_of(config)
+        self._instance = _instance_of(config, key)
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         # The latest prefix of each upstream, also of removed ones, whose clients stay subscribed.
         self._prefixes = dict(config.prefixes)
@@ -111,7 +115,7 @@ class Mux:
         self._adopt(config)
         registry.become({name: self.make_shared(name) for name in config.enabled})
         tasks = Tasks(self.hub.personal, registry.client, access, nursery, marks=self.marks)
-        seal = CursorSeal(_key_of(config))
+        seal = CursorSeal(key)
         self.merger = Merger(registry, seal, merging, tasks.hides, access, self.store)
         self.router = Router(
             registry,
@@ -120,9 +124,10 @@ class Mux:
             self.hub,
             tasks,
             access,
-            _key_of(config),
+            key,
             self.rates,
             self.marks,
+            self._instance,
         )
         self.router.present_itself(implementation(config.identity), config.identity.instructions)
         largest = config.limits.max_message_bytes
@@ -154,7 +159,9 @@ class Mux:
         upstream = Upstream(
             config,
             key,
-            SessionOpener(implementation(self.config.identity), capabilities, eras, config.revision),
+            SessionOpener(
+                implementation(self.config.identity), capabilities, eras, config.revision, self._instance
+            ),
             self._namespace.spaces[name],
             self._open_channel,
             Subscriber(
@@ -377,6 +384,13 @@ def _key_of(config: Config) -> bytes:
     """Return the configured key for seals, or a new random one each time."""
     key = config.merging.cursor_key
     return key.reveal().encode() if key is not None else secrets.token_bytes(CURSOR_KEY_BYTES)
+
+
+def _instance_of(config: Config, key: bytes) -> str:
+    """Return the id of this mcpmux: that of all its workers and replicas, which have the same `key`."""
+    # The names, too: one key may be for several clusters, of which one is behind another.
+    parts = [key, *(name.encode() for name in config.prefixes)]
+    return hashlib.sha256(b"\x00".join(parts)).hexdigest()[:INSTANCE_DIGITS]
 
 
 @asynccontextmanager

@@ -142,6 +142,7 @@ class MuxService:
             "protocolVersion": raw(revision),
             "capabilities": raw(capabilities),
             "serverInfo": self.router.server_info,
+            META: self.router.instances(),
         }
         if instructions is not None:
             result["instructions"] = raw(instructions)

@@ -34,8 +34,9 @@ from mcpmux.protocol.envelope import (
     raw,
     text_of,
     value_at,
+    value_of,
 )
-from mcpmux.protocol.method import DISCOVER, INITIALIZE
+from mcpmux.protocol.method import DISCOVER, INITIALIZE, OWN
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
 
@@ -43,13 +44,23 @@ _REVISION: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _ABOUT_REVISIONS: Final = re.compile(r"version|revision", re.IGNORECASE)
 
 
+INSTANCES: Final = f"{OWN}instances"
+"""In `_meta` of a mcpmux's description of itself: its own id, and those of all mcpmux behind it."""
+
+INSTANCES_LIMIT: Final = 100  # ids in a description; a loop of more is not found
+
+
 class ServerFacts(msgspec.Struct, frozen=True):
-    """A server's description of itself. `capabilities` is decoded; `info` is its raw Implementation."""
+    """A server's description of itself. `capabilities` is decoded; `info` is its raw Implementation.
+
+    `instances`: see INSTANCES; empty for a server that is no mcpmux.
+    """
 
     revision: str
     capabilities: dict[str, Any]
     info: Raw | None = None
     instructions: str | None = None
+    instances: tuple[str, ...] = ()
 
     def offers(self, capability: str) -> bool:
         """Return whether the server declared a capability."""
@@ -110,7 +121,11 @@ def _facts(revision: str, result: Fields, info: Raw | None) -> ServerFacts:
     capabilities = decode_any(result.get("capabilities", b"{}"))
     if not isinstance(capabilities, dict):
         raise ValueError("capabilities are not an object")
-    return ServerFacts(revision, capabilities, info, text_of(result.get("instructions")))
+    instances = value_at(value_of(result.get(META)), (INSTANCES,))
+    if not isinstance(instances, list) or not all(isinstance(instance, str) for instance in instances):
+        instances = []
+    instructions = text_of(result.get("instructions"))
+    return ServerFacts(revision, capabilities, info, instructions, tuple(instances[:INSTANCES_LIMIT]))
 
 
 def is_final(error: RpcError) -> bool:

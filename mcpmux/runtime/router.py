@@ -22,9 +22,10 @@ from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, SOME, Policy
 from mcpmux.mux.rewrite import Marks, Namespace, Signature
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Exchange, Notify, target_in
+from mcpmux.protocol.call import META, Call, Event, Exchange, Notify, target_in
 from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
 from mcpmux.protocol.era import upgrade_code
+from mcpmux.protocol.handshake import INSTANCES, INSTANCES_LIMIT
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -63,16 +64,19 @@ class Router:
         seal_key: bytes,
         rates: RateCounter,
         marks: Marks,
+        instance: str,
     ) -> None:
         """`seal_key` binds the states of servers to the principals of their clients.
 
         `rates` limits the requests of clients. `marks`: the prefix of states and task ids of modern clients,
-        which leads their calls back to this process. `settle`, an attribute, is awaited before a client gets
-        the answer to a call that may have changed something: other processes must drop their caches first.
-        `interception`, None without interceptors, is another one for each configuration.
+        which leads their calls back to this process. `instance`: the id of this mcpmux. `settle`, an
+        attribute, is awaited before a client gets the answer to a call that may have changed something: other
+        processes must drop their caches first. `interception`, None without interceptors, is another one for
+        each configuration.
         """
         self.interception: Interception | None = None
         self.settle: Settle | None = None
+        self._instance = instance
         self._rates = rates
         self._registry = registry
         self.access = access
@@ -263,6 +267,11 @@ class Router:
             return capabilities, self.instructions or (facts[0][1].instructions if facts else None)
         return capabilities, merge_instructions(self.instructions, facts)
 
+    def instances(self) -> Raw:
+        """Return the `_meta` by which a mcpmux finds out that it is among those behind it."""
+        behind = (instance for _, facts in self._registry.facts(legacy=False) for instance in facts.instances)
+        return raw({INSTANCES: list(dict.fromkeys((self._instance, *behind)))[:INSTANCES_LIMIT]})
+
     def may_hear(self, principal: Principal, change: str) -> bool:
         """Return whether a principal may be notified of changes of a list. `change`: the method."""
         return self.access.of(principal).may_hear(change, self._registry)
@@ -322,6 +331,7 @@ class Router:
             "resultType": raw("complete"),
             "supportedVersions": raw(SUPPORTED),
             "capabilities": raw(capabilities),
+            META: self.instances(),
             "ttlMs": raw(0),  # upstreams come and go without a notification that this has changed
             "cacheScope": raw("private"),
         }

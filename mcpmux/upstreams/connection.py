@@ -265,12 +265,20 @@ async def _discover(channel: Channel, client_info: Raw, seconds: float = PROBE_S
 class SessionOpener:
     """Opens connections to one server, and remembers its era. `eras`: their order now."""
 
-    def __init__(self, client_info: Raw, capabilities: Raw, eras: Eras, revision: str | None = None) -> None:
-        """`capabilities`: of the client or clients, for a legacy server.
+    def __init__(
+        self,
+        client_info: Raw,
+        capabilities: Raw,
+        eras: Eras,
+        revision: str | None = None,
+        instance: str | None = None,
+    ) -> None:
+        """`capabilities`: of the client or clients, for a legacy server. `instance`: the id of this mcpmux.
 
         `revision`: the only one to speak; None for the newest that both sides know.
         """
         self._client_info, self._capabilities, self._revision = client_info, capabilities, revision
+        self._instance = instance
         self.eras = eras if revision in (None, NEWEST) else Eras.LEGACY_ONLY
         self._patient_attempts = 0  # that are left since its last modern session
 
@@ -291,6 +299,8 @@ class SessionOpener:
                 raise
             except RpcError as refusal:
                 raise RemoteProtocolError(f"it refused to initialize: {refusal.message}") from None
+            if self._instance in connection.facts.instances:
+                raise RemoteProtocolError("it is this mcpmux itself, or another one that leads back here")
             revision, spoken = self._revision, connection.facts.revision
             # A server may answer in another one than it was asked for ("Lifecycle", Version Negotiation).
             if revision not in (None, spoken):

@@ -163,3 +163,34 @@ async def test_busy_behind_is_busy_in_front_over_http():
                     assert error["data"]["retryAfterSeconds"] == 1
                 assert not mux.upstreams["inner"].status.breaker.doubtful
                 nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("leg", [MODERN, LEGACY])
+async def test_a_mcpmux_that_is_its_own_upstream_refuses_itself(leg, autojump_clock):
+    docs = ScriptedServer(tools=[tool("find")])
+    settings = {"itself": {"revision": leg}}
+    async with open_world({"itself": None, "docs": docs}, settings=settings) as world:
+        world.servers["itself"] = Inner(world)
+        client = await world.open_client(leg)
+        await trio.sleep(10)
+        await client.drain()
+        for _ in range(3):
+            result = await client.request("tools/list")
+            assert [item["name"] for item in result["tools"]] == ["docs__find"]
+            reason = result["_meta"]["dev.mcpmux/upstreams"]["itself"]["reason"]
+            assert "it is this mcpmux itself, or another one that leads back here" in reason
+        await trio.sleep(100)
+        assert await client.drain() == []
+
+
+async def test_a_mcpmux_that_is_behind_others_is_refused(autojump_clock):
+    async with (
+        open_world({"first": None}) as third,
+        open_world({"third": Inner(third)}) as second,
+        open_world({"second": Inner(second), "docs": ScriptedServer(tools=[tool("find")])}) as first,
+    ):
+        await trio.sleep(10)
+        third.servers["first"] = Inner(first)
+        await trio.sleep(100)
+        assert "leads back here" in third.mux.upstreams["first"].status.trouble
+        assert first.mux.upstreams["second"].state == second.mux.upstreams["third"].state == "ready"

@@ -24,6 +24,7 @@ from mcpmux.config.traffic import DEEP, ONE, Step, parse_path
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import ErrorReply, Reply, error_body, raw, value_at, value_of
+from mcpmux.protocol.handshake import INSTANCES
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.reading.histogram import Histogram
@@ -45,6 +46,7 @@ _TASKS = ("result", "result.task", "result.tasks[*]")
 _VOLATILE = (
     "result.nextCursor",
     "result.requestState",
+    f'result._meta["{INSTANCES}"]',
     *(f"{task}.{key}" for task in _TASKS for key in ("taskId", "createdAt", "lastUpdatedAt")),
     'result._meta["io.modelcontextprotocol/related-task"].taskId',
     'result._meta["io.modelcontextprotocol/subscriptionId"]',
