@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+from attrs import evolve
 
 from mcpmux import app
 from mcpmux.clients.stdio_client import serve_messages
@@ -19,7 +20,7 @@ from tests.peers.pipe import open_memory_pipes
 from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import ScriptedServer
 from tests.runtime.http_front import start_endpoint
-from tests.runtime.world import World, open_world
+from tests.runtime.world import World, open_world, upstream
 
 LEGS = [(MODERN, MODERN), (LEGACY, MODERN), (MODERN, LEGACY), (LEGACY, LEGACY)]
 """The revisions of a client, and between the two mcpmux."""
@@ -194,3 +195,18 @@ async def test_a_mcpmux_that_is_behind_others_is_refused(autojump_clock):
         await trio.sleep(100)
         assert "leads back here" in third.mux.upstreams["first"].status.trouble
         assert first.mux.upstreams["second"].state == second.mux.upstreams["third"].state == "ready"
+
+
+@pytest.mark.parametrize("down", [MODERN, LEGACY])
+async def test_what_a_legacy_session_announces_is_listed(down, autojump_clock):
+    """mcpmux behind has got its first server with prompts, after the session was opened."""
+    async with open_chain({"docs": ScriptedServer(tools=[tool("find")])}, LEGACY) as (world, inner):
+        client = await world.open_client(down)
+        assert (await client.request("prompts/list"))["prompts"] == []
+        inner.servers["new"] = ScriptedServer(prompts=[{"name": "greet"}])
+        config = inner.mux.config
+        inner.mux.apply(evolve(config, upstreams=(*config.upstreams, upstream("new"))))
+        await trio.sleep(10)
+        await client.drain()
+        prompts = (await client.request("prompts/list"))["prompts"]
+        assert [prompt["name"] for prompt in prompts] == ["inner__new__greet"]
