@@ -29,7 +29,6 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
 
 Facts = list[tuple[str, ServerFacts]]
-_CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.LIST_CHANGES.items()}
 
 NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
 """The kind of thing that a request's name stands for, by method."""
@@ -182,7 +181,7 @@ class Judge:
         # A searched view always has its two tools, so their list may be listened to, though it is constant.
         if self.is_open or upstreams is None or (change == m.TOOLS_CHANGED and self.is_searched):
             return True
-        capability = _CAPABILITY_OF_CHANGE[change]
+        capability = m.CAPABILITY_OF_CHANGE[change]
         return any(self.offers(name, capability) for name in upstreams)
 
     def sees_change(self, change: str, upstreams: Collection[str] | None) -> bool:

@@ -53,6 +53,8 @@ UNASKED: Final = frozenset(
 LIST_CHANGES: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
 """Capability → the notification of its lists. A listen asks for it as `<capability>ListChanged`."""
 
+CAPABILITY_OF_CHANGE: Final = {change: capability for capability, change in LIST_CHANGES.items()}
+
 OWN: Final = "dev.mcpmux/"
 """With this begin the methods that mcpmux uses inside; from a wire they are not taken."""
 

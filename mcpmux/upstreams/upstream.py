@@ -59,7 +59,6 @@ OnChange = Callable[[str, Collection[str]], None]
 """Report that lists of an upstream may have changed: (its name, the capabilities of the lists)."""
 OnNotification = Callable[[str, Notification], None]
 
-_ANNOUNCED_BY: Final = {change: capability for capability, change in m.LIST_CHANGES.items()}
 _KNOWN_EVENTS: Final = frozenset({m.PROGRESS, m.ACKNOWLEDGED})
 
 
@@ -299,8 +298,8 @@ class Upstream:
             lost = f"was lost while its client was asked something: {reason}"
             error = error_body(self.status.error(UPSTREAM_UNAVAILABLE, lost))
             notification = Notification(WITHDRAWN, raw({**members_of(notification.params), ERROR: error}))
-        # A server that announces changes of a list has it, whatever it had when the session was opened.
-        capability = _ANNOUNCED_BY.get(notification.method)
+        # A server that announces changes of a list has it, also when it had none at the start of the session.
+        capability = m.CAPABILITY_OF_CHANGE.get(notification.method)
         if capability is not None and connection is not None and not connection.facts.offers(capability):
             connection.facts.capabilities[capability] = {"listChanged": True}
         # The cache first: a client that is notified may ask at once, and must not get the old answer.
