@@ -53,7 +53,7 @@ def show(error: OSError) -> None:
 
 
 def drop_output() -> None:
-    """Drop what is left in the buffers: Python would try to write it, and fail with another code."""
+    """Drop what is left in the buffers: Python would try to write it, and end with another code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())

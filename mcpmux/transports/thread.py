@@ -14,7 +14,7 @@ import trio
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-NO_THREAD = "can't start new thread"  # the text of a RuntimeError, which has no other type
+NO_THREAD = "can't start new thread"  # the text of a RuntimeError, as Python has no other type for it
 
 
 async def run_in_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:

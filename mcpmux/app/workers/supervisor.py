@@ -66,7 +66,7 @@ log = structlog.get_logger()
 T = TypeVar("T", Limits, Caching, Capture, Upstream)
 
 FULL_SECONDS = 0.1  # until the next accept when there are too many open files
-TOLD_SECONDS = 60.0  # between two events about that
+SILENT_SECONDS = 60.0  # after an event about that
 SOCKET_FOLDER_BYTES: Final = 80  # of the folder above ours: with our names, a socket's path may have 107
 SHARE_SECONDS = 5.0  # until another attempt to make the socket of a shared upstream
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
@@ -327,7 +327,7 @@ class Supervisor:
 
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:
-    told = -math.inf
+    silent_until = -math.inf
     while True:
         # Accepted here for all workers: only so can connections be spread evenly, and a worker be replaced
         # without losing one.
@@ -335,8 +335,8 @@ async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket],
             accepted, _ = await listener.socket.accept()
         except OSError as error:
             if error.errno in CAPACITY:
-                if trio.current_time() - told > TOLD_SECONDS:
-                    told = trio.current_time()
+                if trio.current_time() >= silent_until:
+                    silent_until = trio.current_time() + SILENT_SECONDS
                     log.error("connections wait, none can be accepted", reason=reason_of(error))
                 await trio.sleep(FULL_SECONDS)
             continue  # any other error is about one connection, whose client has gone
