@@ -157,11 +157,11 @@ class Control:
         """Return a plan from the configuration `former` with the settings that it has put into force."""
         # Without the start a plan cannot know what is in force: not tokens, where none were required at the
         # start, nor a limit that is taken back before the next one.
-        before, now = (in_force(self._started, config) for config in (former, self._mux.config))
+        former, present = (in_force(self._started, config) for config in (former, self._mux.config))
         changed = (*plan.settings, *plan.pending)
         return attrs.evolve(
             plan,
-            settings=plan_change(before, now).settings,
+            settings=plan_change(former, present).settings,
             pending=tuple(key for key in self.pending if key in changed),
         )
 

@@ -135,20 +135,20 @@ def redact(rules: RuleSet, message: InterceptedMessage) -> Verdict:
     data, count = rules.redact(message.method, encode({member: body}))
     if not count:
         return PASS
-    before, after = message.as_json()[member], decode_any(data)[member]
+    former, after = message.as_json()[member], decode_any(data)[member]
     for key in after.keys() & FIXED.get(message.on, frozenset()):
-        if key in _NAMING and after[key] != before[key]:
+        if key in _NAMING and after[key] != former[key]:
             return Refuse(f"its `{key}` contains a secret")
-        after[key] = before[key]
+        after[key] = former[key]
     for key in _replaced(after.get(RESPONSES)):
         return Refuse(f"the answer to `{key}` contains a secret")
     for key in _replaced(questions := after.get("inputRequests")):
-        questions[key] = decode_any(rules.redact(m.ELICIT, encode(before["inputRequests"][key]))[0])
+        questions[key] = decode_any(rules.redact(m.ELICIT, encode(former["inputRequests"][key]))[0])
     if member == "result" and message.method in m.PAGED:
         items, named = m.PAGED[message.method].items, NAMED_BY[message.method]
-        pairs = zip(before[items], after[items], strict=False)
+        pairs = zip(former[items], after[items], strict=False)
         after[items] = [new for old, new in pairs if isinstance(new, dict) and new[named] == old[named]]
-    return PASS if after == before else Change(**{member: after})
+    return PASS if after == former else Change(**{member: after})
 
 
 def _replaced(members: Any) -> list[str]:

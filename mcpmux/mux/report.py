@@ -33,8 +33,8 @@ LeftOut = Mapping[str, Mapping[str, str]]
 
 def reports_in(members: Raw | None) -> dict[str, Any]:
     """Return the decoded `_meta` or `data` if it has a report, as nearly none has; else an empty one."""
-    found = value_of(members) if members is not None and _MARK in bytes(members) else None
-    return found if isinstance(found, dict) else {}
+    content = value_of(members) if members is not None and _MARK in bytes(members) else None
+    return content if isinstance(content, dict) else {}
 
 
 def expose_upstream(text: str, name: str, upstream: str) -> str:

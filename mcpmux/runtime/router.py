@@ -269,8 +269,8 @@ class Router:
 
     def instances(self) -> Raw:
         """Return the `_meta` by which a mcpmux finds out that it is among those behind it."""
-        behind = (instance for _, facts in self._registry.facts(legacy=False) for instance in facts.instances)
-        return raw({INSTANCES: list(dict.fromkeys((self._instance, *behind)))[:INSTANCES_LIMIT]})
+        others = (instance for _, facts in self._registry.facts(legacy=False) for instance in facts.instances)
+        return raw({INSTANCES: list(dict.fromkeys((self._instance, *others)))[:INSTANCES_LIMIT]})
 
     def may_hear(self, principal: Principal, change: str) -> bool:
         """Return whether a principal may be notified of changes of a list. `change`: the method."""
