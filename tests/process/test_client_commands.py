@@ -216,6 +216,9 @@ def test_contents_go_to_a_file(target: str, tmp_path: Path) -> None:
     done = run("call", target, "add", "a=2", "-o", str(out))
     assert (done.stdout, done.returncode) == ("", 0)
     assert out.read_text() == '{"a": 2}\n'
+    for place, words in ((tmp_path, "this is a folder"), (tmp_path / "no" / "out", "there is no folder")):
+        done = run("call", "no-such-server", "add", "a=2", "-o", str(place))  # found out before it is started
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 
 
 def test_structured_content_without_other_content_is_printed(target: str) -> None:

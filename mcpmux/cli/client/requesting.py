@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import attrs
@@ -33,6 +34,8 @@ from mcpmux.protocol.envelope import raw, text_of, value_of
 from mcpmux.protocol.raw_json import Fields
 
 Json = dict[str, Any]
+
+STANDARD_OUTPUT = "-"
 
 
 async def ask(
@@ -80,8 +83,26 @@ def show_block(block: Json, hint: str = "") -> None:
     console.show_text(render_block(block, hint).removesuffix("\n") + "\n")
 
 
+def check_place(_context: click.Context, _option: click.Parameter, output: Any) -> Any:
+    """Check that there can be a file of that name, before a tool runs whose result would be lost.
+
+    `output`: a click.File that is opened at its first use, or None. Raises Mistake.
+    """
+    if output is not None and output.name != STANDARD_OUTPUT:
+        path = Path(output.name)
+        if path.is_dir():
+            raise Mistake(f"-o {printable(output.name)}: this is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise Mistake(f"-o {printable(output.name)}: there is no folder {printable(str(path.parent))}")
+    return output
+
+
 output_option: Decorator = click.option(
-    "-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file."
+    "-o",
+    "--output",
+    type=click.File("wb", lazy=True),
+    callback=check_place,
+    help="Write the contents to this file.",
 )
 
 
