@@ -51,6 +51,7 @@ def records_of(
     """Return the records of messages, all of them redacted.
 
     `level` as in `[capture]`, but not `off`. `body_bytes`: of the body in a record of level `truncated`.
+    `messages`: one or more.
     """
     rules = redactor.current
     bodies: Sequence[bytes] = list(map(data_of, messages))
