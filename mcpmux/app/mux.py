@@ -99,11 +99,12 @@ class Mux:
         self._replicas = replicas
         self._parts = 1  # the number of replicas among which the limits of upstreams are divided
         key = _key_of(config)
-        self._instance = _instance_of(config, key)
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         # The latest prefix of each upstream, also of removed ones, whose clients stay subscribed.
         self._prefixes = dict(config.prefixes)
-        self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
+        self.upstreams = registry = UpstreamRegistry(
+            self._make, self._move_interest, _instance_of(config, key)
+        )
         self.hub = NotificationHub(
             registry.space,
             merging.change_window,
@@ -127,7 +128,6 @@ class Mux:
             key,
             self.rates,
             self.marks,
-            self._instance,
         )
         self.router.present_itself(implementation(config.identity), config.identity.instructions)
         largest = config.limits.max_message_bytes
@@ -160,7 +160,11 @@ class Mux:
             config,
             key,
             SessionOpener(
-                implementation(self.config.identity), capabilities, eras, config.revision, self._instance
+                implementation(self.config.identity),
+                capabilities,
+                eras,
+                config.revision,
+                self.upstreams.instance,
             ),
             self._namespace.spaces[name],
             self._open_channel,

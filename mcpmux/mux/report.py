@@ -31,9 +31,9 @@ LeftOut = Mapping[str, Mapping[str, str]]
 """The state and the reason of each missing upstream, by its name."""
 
 
-def reports_in(members: Raw | None) -> dict[str, Any]:
+def reports_in(members: Raw) -> dict[str, Any]:
     """Return the decoded `_meta` or `data` if it has a report, as nearly none has; else an empty one."""
-    content = value_of(members) if members is not None and _MARK in bytes(members) else None
+    content = value_of(members) if _MARK in bytes(members) else None
     return content if isinstance(content, dict) else {}
 
 

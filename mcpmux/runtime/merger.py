@@ -251,7 +251,7 @@ class Merger:
         self, position: Position, upstream: Upstream, call: Call, walk: Walk, parts: Parts
     ) -> None:
         seconds = upstream.config.list_timeout
-        if upstream.relisting.owes(call.method):
+        if call.method in upstream.supervision.relisting.owed:
             seconds *= OWED_PART
         # For all rounds of one combined page together, so the time since the first counts.
         deadline = Deadline(seconds, trio.current_time() - parts.began, seconds)
@@ -303,7 +303,7 @@ def _leave_out(upstream: Upstream, call: Call, walk: Walk, position: Position, e
     """Leave an upstream out of a list because of `error`, and see to it that clients get its part later."""
     walk.take_failure(position, error.message)
     if not upstream.status.breaker.blocks:  # its end is reported
-        upstream.relisting.missed(call.method)
+        upstream.supervision.relisting.missed(call.method)
 
 
 async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:

@@ -64,19 +64,16 @@ class Router:
         seal_key: bytes,
         rates: RateCounter,
         marks: Marks,
-        instance: str,
     ) -> None:
         """`seal_key` binds the states of servers to the principals of their clients.
 
         `rates` limits the requests of clients. `marks`: the prefix of states and task ids of modern clients,
-        which leads their calls back to this process. `instance`: the id of this mcpmux. `settle`, an
-        attribute, is awaited before a client gets the answer to a call that may have changed something: other
-        processes must drop their caches first. `interception`, None without interceptors, is another one for
-        each configuration.
+        which leads their calls back to this process. `settle`, an attribute, is awaited before a client gets
+        the answer to a call that may have changed something: other processes must drop their caches first.
+        `interception`, None without interceptors, is another one for each configuration.
         """
         self.interception: Interception | None = None
         self.settle: Settle | None = None
-        self._instance = instance
         self._rates = rates
         self._registry = registry
         self.access = access
@@ -270,7 +267,7 @@ class Router:
     def instances(self) -> Raw:
         """Return the `_meta` by which a mcpmux finds out that it is among those behind it."""
         others = (instance for _, facts in self._registry.facts(legacy=False) for instance in facts.instances)
-        return raw({INSTANCES: list(dict.fromkeys((self._instance, *others)))[:INSTANCES_LIMIT]})
+        return raw({INSTANCES: list(dict.fromkeys((self._registry.instance, *others)))[:INSTANCES_LIMIT]})
 
     def may_hear(self, principal: Principal, change: str) -> bool:
         """Return whether a principal may be notified of changes of a list. `change`: the method."""

@@ -22,7 +22,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.item import ItemProblem, some_of
 from mcpmux.mux.listing import Listing
 from mcpmux.mux.merge import Walk, expose_list
-from mcpmux.mux.report import left_out_in, problems_in, reports_in
+from mcpmux.mux.report import LeftOut, left_out_in, problems_in, reports_in
 from mcpmux.mux.seal import Position
 from mcpmux.protocol.call import META, Call, check_complete
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
@@ -74,11 +74,12 @@ async def find_page(
         following, problems = text_of(result.get("nextCursor")), listed.problems
         if following is None and bytes(result.get("nextCursor", b"null")) != b"null":
             problems = [*problems, _BAD_CURSOR]
-        reports = reports_in(result.get(META))
-        problems = [*problems, *starmap(ItemProblem, problems_in(reports))] if reports else problems
+        left_out: LeftOut = {}
+        if META in result and (reports := reports_in(result[META])):
+            left_out = left_out_in(reports, upstream.name)
+            problems = [*problems, *starmap(ItemProblem, problems_in(reports))]
         if problems:
             report(upstream, method, problems)
-        left_out = left_out_in(reports, upstream.name)
         size = 2 * len(memoryview(result[kind.items]))
         return Page(listed.names, listed.items, following, hints, size, problems, left_out)
 

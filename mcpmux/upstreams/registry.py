@@ -97,9 +97,13 @@ class Addressee:
 
 
 class UpstreamRegistry(Mapping[str, Upstream]):
-    """The shared upstreams by name, in configuration order. `run` must run meanwhile."""
+    """The shared upstreams by name, in configuration order. `run` must run meanwhile.
 
-    def __init__(self, make: Make, move_interest: MoveInterest) -> None:
+    `instance`: the id of this mcpmux.
+    """
+
+    def __init__(self, make: Make, move_interest: MoveInterest, instance: str = "") -> None:
+        self.instance = instance
         self._make = make
         self._move_interest = move_interest
         self._shared: Mapping[str, Upstream] = {}

@@ -30,12 +30,12 @@ AskList = Callable[[str], Awaitable[object]]
 
 
 class Relisting:
-    """The lists of one server that clients have missed. A task asks for them while there are any."""
+    """The lists of one server that clients have missed: `owed`, by method. A task asks for them."""
 
     def __init__(self, ask: AskList, report: Callable[[Collection[str]], None]) -> None:
         """`report` reports that lists of these capabilities may have changed."""
         self._ask, self._report = ask, report
-        self._missed: dict[str, None] = {}  # a set in order
+        self.owed: dict[str, None] = {}  # a set in order
         self._nursery: trio.Nursery | None = None
         self._context = Context()
         self._asking = False
@@ -51,21 +51,17 @@ class Relisting:
 
     def forget(self) -> None:
         """Forget what was missed, as clients are notified of all lists."""
-        self._missed.clear()
+        self.owed.clear()
 
     def end(self) -> None:
         """Stop asking, as the connection has ended."""
         self._nursery = None
 
-    def owes(self, method: str) -> bool:
-        """Return whether clients have missed a list that the server has not sent since."""
-        return method in self._missed
-
     def missed(self, method: str) -> None:
         """Note that a client has got a list without this server."""
         if method not in LISTS or self._nursery is None:
             return
-        self._missed[method] = None
+        self.owed[method] = None
         if not self._asking:
             self._asking = True
             self._context.run(self._nursery.start_soon, self._relist)
@@ -76,11 +72,11 @@ class Relisting:
             for _ in range(TRIES):
                 await trio.sleep(self._pause)
                 self._pause = min(self._pause * GROWTH, LAST_PAUSE_SECONDS)
-                for method in list(self._missed):
+                for method in list(self.owed):
                     if await self._lists(method):
-                        self._missed.pop(method, None)
+                        self.owed.pop(method, None)
                         self._report([LISTS[method].capability])
-                if not self._missed:
+                if not self.owed:
                     return
         finally:
             self._asking = False

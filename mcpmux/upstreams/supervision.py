@@ -68,7 +68,6 @@ class Supervised(Protocol):
     key: str
     watch: Watch | None
     subscriber: Subscriber
-    relisting: Relisting
 
     def take(self, notification: Notification) -> None:
         """Take a notification of the server, or one of the channel about itself."""
@@ -78,6 +77,9 @@ class Supervised(Protocol):
 
     def announce(self) -> None:
         """Inform the cache which list changes arrive now."""
+
+    async def ask_list(self, method: str) -> None:
+        """Ask for the first page of a list, within the time that clients would wait. Raises RpcError."""
 
     def lists_changed(self, capabilities: Collection[str]) -> None:
         """Report that lists of these capabilities may have changed."""
@@ -102,7 +104,10 @@ class SessionTerm:
 
 
 class Supervision:
-    """Keeps one upstream connected. `scope`: around the task that does; `ended`: set when it is over."""
+    """Keeps one upstream connected. `scope`: around the task that does; `ended`: set when it is over.
+
+    `relisting`: the lists that clients have missed though it was connected.
+    """
 
     def __init__(
         self,
@@ -120,6 +125,7 @@ class Supervision:
         self._open_channel = open_channel
         self._find_client = find_client
         self.scope = trio.CancelScope()
+        self.relisting = Relisting(upstream.ask_list, upstream.lists_changed)
         self.ended = trio.Event()
         self._is_news = False  # see `left_out`
         self._awaited_until = self._startup_end()
@@ -382,13 +388,13 @@ class Supervision:
                 upstream.lists_changed(connection.facts.capabilities)
             task_status.started()
             nursery.start_soon(connection.keep_telling, name=f"teller {status.name}")
-            upstream.relisting.begin(nursery)
+            self.relisting.begin(nursery)
             check = self._health.check
             nursery.start_soon(check, connection, self.renewed, name=f"health {status.name}")
             try:
                 await connection.closed.wait()
             finally:
-                upstream.relisting.end()
+                self.relisting.end()
             reason = connection.channel.close_reason
             status.explain(str(reason), reason.quoted)
             self._finished = self._health.has_answered and isinstance(reason, PeerFinished)

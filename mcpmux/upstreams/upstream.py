@@ -46,7 +46,6 @@ from mcpmux.transports.waiting import Deadline, clock
 from mcpmux.upstreams.connection import Connection, SessionOpener
 from mcpmux.upstreams.health import Health, UpstreamStatus
 from mcpmux.upstreams.limiter import Limiter, RateCounter
-from mcpmux.upstreams.relisting import Relisting
 from mcpmux.upstreams.response_cache import ResponseCache
 from mcpmux.upstreams.subscriber import Subscriber
 from mcpmux.upstreams.supervision import OpenChannel, Supervision
@@ -93,7 +92,6 @@ class Upstream:
         self.status = status = UpstreamStatus(config)
         self.limiter = Limiter(config.name, config.max_in_flight, config.max_waiting)
         self.health = Health(status, self.limiter, self._turned)
-        self.relisting = Relisting(self._list, self.lists_changed)
         self.supervision = Supervision(self, status, self.health, opener, open_channel, find_client)
         self.memory: ResponseCache | None = None
         self.listings = {m.TOOLS_LIST: Listing(), m.PROMPTS_LIST: Listing()}
@@ -203,7 +201,7 @@ class Upstream:
         self.unasked_logs += 1
         return self.space.transparent
 
-    async def _list(self, method: str) -> None:
+    async def ask_list(self, method: str) -> None:
         """Ask for the first page of a list, within the time that clients would wait. Raises RpcError."""
         seconds = self.config.list_timeout
         await self.exchange(Call(method, {}, {}), ignore_event, Deadline(seconds, 0.0, seconds))
@@ -368,7 +366,7 @@ class Upstream:
         """Report that calls are blocked, or let through again."""
         # Merged lists leave it out meanwhile.
         self.forget()
-        self.relisting.forget()
+        self.supervision.relisting.forget()
         if self.facts is not None:
             self.lists_changed(self.facts.capabilities)
 
