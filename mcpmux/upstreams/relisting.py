@@ -10,14 +10,15 @@ were left out because there was no connection, or because the breaker blocked ca
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from typing import Final
 
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.method import LISTS
+from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification
+from mcpmux.protocol.method import LIST_CHANGES, LISTS
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LAST_PAUSE_SECONDS: Final = 60.0
@@ -32,9 +33,9 @@ AskList = Callable[[str], Awaitable[object]]
 class Relisting:
     """The lists of one server that clients have missed: `owed`, by method. A task asks for them."""
 
-    def __init__(self, ask: AskList, report: Callable[[Collection[str]], None]) -> None:
-        """`report` reports that lists of these capabilities may have changed."""
-        self._ask, self._report = ask, report
+    def __init__(self, ask: AskList, take: Callable[[Notification], None]) -> None:
+        """`take` takes a notification of the server."""
+        self._ask, self._take = ask, take
         self.owed: dict[str, None] = {}  # a set in order
         self._nursery: trio.Nursery | None = None
         self._context = Context()
@@ -75,7 +76,7 @@ class Relisting:
                 for method in list(self.owed):
                     if await self._lists(method):
                         self.owed.pop(method, None)
-                        self._report([LISTS[method].capability])
+                        self._take(Notification(LIST_CHANGES[LISTS[method].capability], EMPTY_OBJECT))
                 if not self.owed:
                     return
         finally:

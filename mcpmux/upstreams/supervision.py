@@ -125,7 +125,7 @@ class Supervision:
         self._open_channel = open_channel
         self._find_client = find_client
         self.scope = trio.CancelScope()
-        self.relisting = Relisting(upstream.ask_list, upstream.lists_changed)
+        self.relisting = Relisting(upstream.ask_list, upstream.take)
         self.ended = trio.Event()
         self._is_news = False  # see `left_out`
         self._awaited_until = self._startup_end()

@@ -423,13 +423,13 @@ async def test_a_subscription_does_not_wait_for_a_connection_that_does_not_come(
 # Lists that a connected server owes
 
 
-@pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("fault", ["late", "failing"])
+@pytest.mark.parametrize(("up", "session"), [(LEGACY, "shared"), (MODERN, "shared"), (LEGACY, "per-client")])
 async def test_clients_are_notified_when_a_connected_server_lists_what_they_have_missed(
-    up, fault, autojump_clock
+    up, fault, session, autojump_clock
 ):
     server = Moody(up)
-    settings = {"x": {"list_timeout": 9.0}}
+    settings = {"x": {"list_timeout": 9.0, "session": session}}
     async with open_world({"x": server, "docs": other()}, settings=settings) as world:
         client = world.client()
         await client.start("subscriptions/listen", {"notifications": LISTENS})
