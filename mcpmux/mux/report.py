@@ -48,7 +48,7 @@ def left_out_in(members: Mapping[str, Any], upstream: str) -> LeftOut:
     left_out: dict[str, dict[str, str]] = {}
     for name, entry in list(reported.items())[:_REPORTS_LIMIT] if isinstance(reported, dict) else ():
         if isinstance(entry, dict):
-            state, reason = str(entry.get("state")), str(entry.get("reason"))[:_REASON_LIMIT]
+            state, reason = (str(entry.get(key))[:_REASON_LIMIT] for key in ("state", "reason"))
             left_out[f"{upstream}/{name}"] = {
                 "state": state,
                 "reason": expose_upstream(reason, name, upstream),
@@ -62,7 +62,7 @@ def problems_in(members: Mapping[str, Any]) -> Iterator[tuple[str | None, str, b
     for name, entries in reported.items() if isinstance(reported, dict) else ():
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and isinstance(problem := entry.get("problem"), str):
-                item = entry.get("item")
+                item, problem = entry.get("item"), problem[:_REASON_LIMIT]
                 is_named = isinstance(item, str)
                 yield (
                     item if is_named else None,

@@ -180,7 +180,9 @@ class Merger:
             await together(fetches)
             walk.end_round()
         cursor = walk.cursor(lambda positions: self.seal.seal(call.method, positions, call.principal.key))
-        missing = describe(self._registry, walk.failures) | parts.left_out
+        missing = parts.left_out
+        if walk.failures:
+            missing = describe(self._registry, walk.failures) | missing
         if missing and self.merging.strict:
             raise incomplete("The list is not complete", missing)
         result = {"resultType": _COMPLETE, PAGED[call.method].items: walk.items()}

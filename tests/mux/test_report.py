@@ -35,6 +35,8 @@ def test_a_report_is_bounded():
     left_out = left_out_in({LEFT_OUT: {f"u{n}": {"reason": "x" * 10_000} for n in range(1000)}}, "a")
     assert len(left_out) == 100
     assert {len(entry["reason"]) for entry in left_out.values()} == {1000}
+    [(_, problem, _)] = problems_in({ITEMS: {"docs": [{"item": "t", "problem": "x" * 10_000}]}})
+    assert len(problem) == 1000
 
 
 @pytest.mark.parametrize(
